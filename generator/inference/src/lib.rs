@@ -1,0 +1,21 @@
+//! Messages, tokens, chat templates and inference engines.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`message`] | chat messages as OpenAI-compatible endpoints speak them |
+//! | [`sampling`] | sampling parameters and stop reasons |
+//! | [`engine`] | [`engine::InferenceEngine`], the one interface to whatever samples |
+//!
+//! Invariants: what an engine sampled is kept as ids from here to the loss ([`engine::Fidelity`] says whether it is
+//! known); every request has a deadline and can be cancelled; every failure is an [`engine::EngineError`].
+
+pub mod engine;
+pub mod message;
+pub mod sampling;
+
+pub use engine::{EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt, Usage};
+pub use message::{Message, Role, ToolCall};
+pub use sampling::{SamplingParams, StopReason};
+
+/// A token's number in its tokenizer's vocabulary.
+pub type TokenId = u32;

@@ -1,0 +1,64 @@
+//! Sampling parameters and stop reasons.
+
+use serde::{Deserialize, Serialize};
+
+use crate::TokenId;
+
+/// How tokens are drawn. Names and meanings are those of vLLM and the OpenAI API.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SamplingParams {
+    /// Divides the logits; 0 is greedy.
+    pub temperature: f32,
+    /// Keep the smallest set of tokens whose probability reaches this; 1 keeps all.
+    pub top_p: f32,
+    /// Keep this many most probable tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Drop tokens less probable than this times the most probable one's; 0 drops none.
+    pub min_p: f32,
+    /// Most tokens to generate.
+    pub max_tokens: u32,
+    /// Texts that end the generation; the text that ended it is part of the output.
+    pub stop: Vec<String>,
+    /// Tokens that end the generation besides the model's own end of turn.
+    pub stop_token_ids: Vec<TokenId>,
+    /// Go on past the model's own end-of-turn token.
+    pub ignore_eos: bool,
+    /// Same seed, same prompt, same parameters: same tokens.
+    pub seed: Option<u64>,
+    /// Ask for the log-probability of each sampled token.
+    pub logprobs: bool,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            max_tokens: 1024,
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            seed: None,
+            logprobs: true,
+        }
+    }
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The model ended its turn (an end-of-turn token, or one of `stop_token_ids`).
+    EndOfTurn,
+    /// One of the stop texts came.
+    StopString,
+    /// `max_tokens` was reached.
+    MaxTokens,
+    /// The context window was full.
+    ContextOverflow,
+    /// The request was cancelled or its deadline passed; what was sampled so far is returned.
+    Cancelled,
+}
