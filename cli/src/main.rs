@@ -1,2 +1,56 @@
-//! Placeholder.
-fn main() {}
+//! The `espalier` command. Thin: every room of the workspace does its own work, this one reads arguments, shows
+//! progress and chooses exit codes.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`arguments`] | the command line |
+//! | [`failure`] | what can go wrong, and the exit code that says so |
+//! | [`commands`] | one module per subcommand |
+//! | [`settings`] | TOML files with `key.path=value` overrides |
+
+mod arguments;
+mod commands;
+mod failure;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use owo_colors::OwoColorize as _;
+
+use crate::arguments::{Arguments, Command};
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ESPALIER_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return report(&Failure::Internal(format!("could not start the runtime: {error}"))),
+    };
+    let outcome = runtime.block_on(run(arguments.command));
+    // A thread that waits for a line of input cannot be stopped; it must not hold up the exit.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => report(&failure),
+    }
+}
+
+async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Repl(arguments) => commands::repl::run(arguments).await,
+        Command::Bench(arguments) => commands::bench::run(arguments).await,
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "errors go to stderr")]
+fn report(failure: &Failure) -> ExitCode {
+    anstream::eprintln!("{}: {failure}", "error".red().bold());
+    if let Some(hint) = failure.hint() {
+        anstream::eprintln!("{}: {hint}", "hint".cyan().bold());
+    }
+    failure.exit_code()
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# What must hold besides the tests. Called by `make check` and by CI.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export RUSTDOCFLAGS="-D warnings"
+step() { printf '\n== %s\n' "$*" >&2; }
+
+step formatting
+cargo fmt --all --check
+
+step "interpreter artifact matches its sources"
+cargo run --quiet --locked --package xtask -- guest --check
+
+step clippy
+cargo clippy --locked --workspace --all-targets -- -D warnings
+
+step documentation
+cargo doc --locked --workspace --no-deps --document-private-items --quiet
+
+step "the command without libtorch"
+cargo build --locked --package espalier --no-default-features
+
+step "licences, bans, sources"
+deny=$(command -v cargo-deny || true)
+if [ -z "$deny" ]; then
+  tools=${ESPALIER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/espalier}/tools
+  deny=$tools/bin/cargo-deny
+  version=0.20.2
+  if ! "$deny" --version 2>/dev/null | grep -qF "$version"; then
+    CARGO_TARGET_DIR=$tools/target cargo install --quiet --locked --root "$tools" "cargo-deny@$version"
+    rm -rf "$tools/target"
+  fi
+fi
+"$deny" --log-level error check bans licenses sources
+"$deny" --log-level error --manifest-path sandbox/guest/Cargo.toml check bans licenses sources
+# The advisory database is a git repository; where it cannot be fetched, what is at hand is used.
+if [ -d "${CARGO_HOME:-$HOME/.cargo}/advisory-dbs" ]; then
+  "$deny" --log-level error check --disable-fetch advisories
+else
+  echo "advisories: skipped, no database at hand (\`cargo deny fetch\` gets it)" >&2
+fi
