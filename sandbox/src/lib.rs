@@ -15,7 +15,7 @@ pub mod host;
 pub mod limits;
 pub mod repl;
 
-pub use espalier_sandbox_protocol::{FinalAnswer, Value, VariableInfo};
+pub use espalier_sandbox_protocol::{FinalAnswer, HostCall, Value, VariableInfo, literal};
 pub use execution::{Execution, Outcome};
 pub use host::{CallContext, CallError, HostCalls, NoHostCalls};
 pub use limits::Limits;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`value`] | [`value::Value`], the typed data that crosses the seam |
 //! | [`codec`] | bytes <-> values and messages; bounded in depth and size, never panics on any input |
+//! | [`literal`] | Python literals in text, as `ast.literal_eval` reads them |
 //! | [`message`] | [`message::Request`], [`message::Reply`], [`message::HostCall`], [`message::HostReply`] |
 //! | [`abi`] | names and numbers of the WebAssembly imports and exports |
 //!
@@ -16,6 +17,7 @@
 
 pub mod abi;
 pub mod codec;
+pub mod literal;
 pub mod message;
 pub mod value;
 
