@@ -5,6 +5,8 @@
 //! | [`message`] | chat messages as OpenAI-compatible endpoints speak them |
 //! | [`sampling`] | sampling parameters and stop reasons |
 //! | [`engine`] | [`engine::InferenceEngine`], the one interface to whatever samples |
+//! | [`tokenizer`] | a model's tokenizer: encoding that untrusted text cannot forge structure in, streaming decoding |
+//! | [`template`] | a model's chat template, rendered as `transformers` does |
 //!
 //! Invariants: what an engine sampled is kept as ids from here to the loss ([`engine::Fidelity`] says whether it is
 //! known); every request has a deadline and can be cancelled; every failure is an [`engine::EngineError`].
@@ -12,10 +14,14 @@
 pub mod engine;
 pub mod message;
 pub mod sampling;
+pub mod template;
+pub mod tokenizer;
 
 pub use engine::{EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt, Usage};
 pub use message::{Message, Role, ToolCall};
 pub use sampling::{SamplingParams, StopReason};
+pub use template::{ChatTemplate, Rendered, TemplateError};
+pub use tokenizer::{Tokenizer, TokenizerError};
 
 /// A token's number in its tokenizer's vocabulary.
 pub type TokenId = u32;
