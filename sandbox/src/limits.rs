@@ -50,6 +50,25 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// The stricter of both, limit by limit.
+    #[must_use]
+    pub fn stricter(&self, other: &Self) -> Self {
+        Self {
+            block: self.block.min(other.block),
+            grace: self.grace.min(other.grace),
+            waiting: self.waiting.min(other.waiting),
+            memory_bytes: self.memory_bytes.min(other.memory_bytes),
+            allocation_bytes: self.allocation_bytes.min(other.allocation_bytes),
+            output_bytes: self.output_bytes.min(other.output_bytes),
+            value_bytes: self.value_bytes.min(other.value_bytes),
+            recursion: self.recursion.min(other.recursion),
+            calls_per_block: self.calls_per_block.min(other.calls_per_block),
+            calls_total: self.calls_total.min(other.calls_total),
+        }
+    }
+}
+
 mod seconds {
     use std::time::Duration;
 

@@ -1,218 +1,424 @@
-//! [`Sandbox`] and [`Repl`].
+//! [`Repl`]: one persistent REPL.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use espalier_sandbox_protocol::{FinalAnswer, Value, VariableInfo};
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
+use espalier_sandbox_protocol::{
+    BlockEnd, Decode, Encode, Encoder, ExecuteReply, ExecuteRequest, FinalAnswer, Reply, Request, Value, VariableInfo,
+};
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
 
-use crate::{Execution, HostCalls, Limits, NoHostCalls};
+use crate::error::SnapshotError;
+use crate::instance::Live;
+use crate::job::{Ended, Finished, Stop, Task, lock, memory_limit};
+use crate::journal::{HostState, WayBack};
+use crate::operation::Operation;
+use crate::run::Interrupt;
+use crate::snapshot::{self, Saved};
+use crate::{Context, Execution, Limits, Outcome, ReplOptions, Sandbox, SandboxError};
 
-/// What the model's own code may name. Not a security boundary: that is WebAssembly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Policy {
-    /// Allow-listed standard library; `eval`, `exec`, `open`... blocked by name.
-    #[default]
-    Default,
-    /// The original RLM REPL: no imports, its builtin list.
-    Strict,
-}
-
-/// A function the environment's author adds to the REPL.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tool {
-    /// Served by [`HostCalls`].
-    Host {
-        /// Its name.
-        name: String,
-        /// One line for the prompt and for `help()`.
-        description: String,
-    },
-    /// Python source that binds `name` (a function or any value).
-    Python {
-        /// Its name.
-        name: String,
-        /// One line for the prompt.
-        description: String,
-        /// The source.
-        source: String,
-    },
-}
-
-/// A context, encoded once and shared by every REPL that binds it.
-#[derive(Clone, Debug)]
-pub struct Context {
-    value: Arc<Value>,
-    encoded_bytes: usize,
-}
-
-impl Context {
-    /// A context of any size up to 1 GB: text, a dict, a list of documents.
-    pub fn new(value: Value) -> Self {
-        let encoded_bytes = espalier_sandbox_protocol::Encode::to_bytes(&value).len();
-        Self { value: Arc::new(value), encoded_bytes }
-    }
-
-    /// The host's own copy, which no block can change.
-    pub fn value(&self) -> &Value {
-        &self.value
-    }
-
-    /// Its size, bytes.
-    pub fn size(&self) -> usize {
-        self.encoded_bytes
-    }
-}
-
-/// How a REPL is set up.
-#[derive(Clone)]
-pub struct ReplOptions {
-    /// What the model's code may name.
-    pub policy: Policy,
-    /// What it may use.
-    pub limits: Limits,
-    /// Seeds `random`, `os.urandom`, `uuid4`.
-    pub seed: u64,
-    /// A virtual clock that starts at a fixed moment and advances by what the guest asks, instead of the machine's.
-    pub deterministic: bool,
-    /// Print a trailing expression's `repr`, as an interactive prompt does.
-    pub echo: bool,
-    /// Contexts, bound as `context_0` (and `context`), `context_1`...
-    pub contexts: Vec<Context>,
-    /// Which of `llm_query`, `llm_query_batched`, `rlm_query`, `rlm_query_batched` exist.
-    pub functions: Vec<String>,
-    /// What the author adds.
-    pub tools: Vec<Tool>,
-    /// Serves the functions and host tools.
-    pub host: Arc<dyn HostCalls>,
-}
-
-impl Default for ReplOptions {
-    fn default() -> Self {
-        Self {
-            policy: Policy::Default,
-            limits: Limits::default(),
-            seed: 0,
-            deterministic: false,
-            echo: false,
-            contexts: Vec::new(),
-            functions: Vec::new(),
-            tools: Vec::new(),
-            host: Arc::new(NoHostCalls),
-        }
-    }
-}
-
-/// Why the sandbox could not do what was asked. What a *block* did wrong is in [`crate::Outcome`].
-#[derive(Debug, Error)]
-pub enum SandboxError {
-    /// The interpreter could not be loaded.
-    #[error("the interpreter could not be loaded: {0}")]
-    Load(String),
-    /// A tool, variable or context name that cannot be used.
-    #[error("`{name}` cannot be bound: {reason}")]
-    Name {
-        /// The name.
-        name: String,
-        /// Why.
-        reason: String,
-    },
-    /// A variable that does not exist.
-    #[error("no variable `{0}`")]
-    NoVariable(String),
-    /// A snapshot that cannot be restored here.
-    #[error("the snapshot cannot be restored: {0}")]
-    Snapshot(String),
-    /// A limit was reached while binding or reading.
-    #[error("{what} needs {needed} bytes, the limit is {limit}")]
-    TooLarge {
-        /// What.
-        what: String,
-        /// How much it needs.
-        needed: u64,
-        /// What is allowed.
-        limit: u64,
-    },
-    /// The guest broke the protocol or trapped outside a block.
-    #[error("the interpreter failed: {0}")]
-    Guest(String),
-}
-
-/// The interpreter, loaded once per process; cheap to clone.
-#[derive(Clone)]
-pub struct Sandbox {}
-
-impl Sandbox {
-    /// Loads the interpreter (compiled code comes from the per-user cache), once per process.
-    pub fn shared() -> Result<Self, SandboxError> {
-        unimplemented!()
-    }
-
-    /// A fresh REPL.
-    pub async fn repl(&self, _options: ReplOptions) -> Result<Repl, SandboxError> {
-        unimplemented!()
-    }
-
-    /// A REPL from [`Repl::snapshot`]'s bytes. `options` gives what a snapshot cannot carry (the host, and limits,
-    /// of which the stricter of both hold).
-    pub async fn restore(&self, _snapshot: &[u8], _options: ReplOptions) -> Result<Repl, SandboxError> {
-        unimplemented!()
-    }
-}
+/// Largest size of all contexts of a REPL together, bytes.
+const MAX_CONTEXT_BYTES: u64 = 1 << 30;
+/// Bytes of a context that the guest is given a second more for.
+const CONTEXT_BYTES_PER_SECOND: u64 = 4 << 20;
 
 /// One persistent REPL. Dropping it at any moment, also in the middle of a block or host call, frees everything.
-pub struct Repl {}
+pub struct Repl {
+    sandbox: Sandbox,
+    options: ReplOptions,
+    /// The guest; absent until it is needed, and after it had to be stopped.
+    live: Option<Box<Live>>,
+    back: Arc<Mutex<WayBack>>,
+    spent: Arc<AtomicU64>,
+    /// Blocks run.
+    block: u64,
+    contexts: Vec<Context>,
+    /// The model's variables, where they are known.
+    variables: Option<Vec<VariableInfo>>,
+}
 
 impl Repl {
+    pub(crate) async fn open(sandbox: Sandbox, options: ReplOptions) -> Result<Self, SandboxError> {
+        let core = &sandbox.inner.core;
+        let back = WayBack::new(Arc::clone(&core.booted), HostState::new(options.seed));
+        let spent = Arc::new(AtomicU64::new(options.calls_spent));
+        let mut repl = Self {
+            sandbox,
+            live: None,
+            back: Arc::new(Mutex::new(back)),
+            spent,
+            block: 0,
+            contexts: Vec::new(),
+            variables: Some(Vec::new()),
+            options,
+        };
+        repl.set_up(repl.options.contexts.clone()).await?;
+        Ok(repl)
+    }
+
+    pub(crate) async fn restore(
+        sandbox: Sandbox,
+        bytes: &[u8],
+        mut options: ReplOptions,
+    ) -> Result<Self, SandboxError> {
+        let core = &sandbox.inner.core;
+        let context_bytes = options.contexts.iter().map(|context| context.size() as u64).sum();
+        let allowed = memory_limit(core, &options.limits, context_bytes) as u64;
+        let (checkpoint, saved) = snapshot::read(core, bytes, allowed)?;
+        options.limits = options.limits.stricter(&saved.limits);
+        let allowed = memory_limit(core, &options.limits, context_bytes) as u64;
+        if checkpoint.size() as u64 > allowed {
+            return Err(SnapshotError::Memory { needed: checkpoint.size() as u64, allowed }.into());
+        }
+        let spent = Arc::new(AtomicU64::new(saved.spent.max(options.calls_spent)));
+        let back = WayBack::new(Arc::new(checkpoint), saved.host);
+        let contexts = options.contexts.clone();
+        let mut repl = Self {
+            live: None,
+            back: Arc::new(Mutex::new(back)),
+            spent,
+            block: saved.block,
+            contexts,
+            variables: None,
+            options,
+            sandbox,
+        };
+        match repl.variables().await {
+            Ok(_) => Ok(repl),
+            Err(error) => Err(SnapshotError::Refused(error.to_string()).into()),
+        }
+    }
+
     /// Runs a block.
-    pub async fn execute(&mut self, _code: &str) -> Result<Execution, SandboxError> {
-        unimplemented!()
+    pub async fn execute(&mut self, code: &str) -> Result<Execution, SandboxError> {
+        let limits = self.options.limits.clone();
+        self.execute_with(code, &limits).await
     }
 
     /// Runs a block under other time limits than the REPL's own (`Limits` of the REPL bound them from above).
-    pub async fn execute_with(&mut self, _code: &str, _limits: &Limits) -> Result<Execution, SandboxError> {
-        unimplemented!()
+    ///
+    /// An error means that no block ran; what a block does wrong is in the [`Execution`].
+    pub async fn execute_with(&mut self, code: &str, limits: &Limits) -> Result<Execution, SandboxError> {
+        let limits = self.options.limits.stricter(limits);
+        if code.len() as u64 > limits.memory_bytes / 4 {
+            let (needed, limit) = (code.len() as u64, limits.memory_bytes / 4);
+            return Err(SandboxError::TooLarge { what: "the block's code".to_owned(), needed, limit });
+        }
+        self.block = self.block.saturating_add(1);
+        let request = ExecuteRequest {
+            code: code.to_owned(),
+            block: self.block,
+            echo: self.options.echo,
+            max_host_calls: limits.calls_per_block,
+        };
+        let finished = self.perform(Task::Serve(Request::Execute(request).to_bytes()), limits.clone()).await?;
+        let cpu = finished.cpu;
+        let run = finished.run;
+        let mut execution = Execution {
+            stdout: run.stdout.finish(),
+            stderr: run.stderr.finish(),
+            outcome: Outcome::Completed,
+            rolled_back: false,
+            final_answer: None,
+            variables: Vec::new(),
+            cpu,
+            waiting: run.waited,
+            calls: run.calls,
+        };
+        let memory = finished.refused || run.memory_seen;
+        match finished.ended {
+            Ended::Replied(bytes) => match Reply::from_bytes(&bytes) {
+                Ok(Reply::Executed(reply)) => self.answered(reply, run.interrupt, memory, &mut execution),
+                Ok(Reply::Refused(reason)) => execution.outcome = Outcome::HostError { reason },
+                Ok(_) => self.broken(&mut execution, "the interpreter answered something else"),
+                Err(error) => self.broken(&mut execution, &format!("the interpreter's answer: {error}")),
+            },
+            Ended::Stopped(stop) => {
+                execution.rolled_back = true;
+                execution.variables = match self.variables.clone() {
+                    Some(variables) => variables,
+                    None => self.variables().await.unwrap_or_default(),
+                };
+                execution.outcome = match &stop {
+                    Stop::Memory => Outcome::MemoryExceeded,
+                    stop => Outcome::Killed { reason: stop.reason(&limits, run.interrupt) },
+                };
+            }
+            Ended::Lost(reason) => {
+                execution.rolled_back = true;
+                execution.outcome = Outcome::HostError { reason };
+            }
+            Ended::Checkpointed => execution.outcome = Outcome::HostError { reason: "nothing ran".to_owned() },
+        }
+        Ok(execution)
+    }
+
+    fn answered(&mut self, reply: ExecuteReply, interrupt: Option<Interrupt>, memory: bool, execution: &mut Execution) {
+        execution.outcome = match reply.end {
+            BlockEnd::Completed => Outcome::Completed,
+            BlockEnd::Raised { .. } if interrupt.is_some() => Outcome::TimedOut,
+            BlockEnd::Raised { type_name, .. } if memory && type_name == "MemoryError" => Outcome::MemoryExceeded,
+            BlockEnd::Raised { type_name, message } => Outcome::Raised { type_name, message },
+        };
+        execution.final_answer = reply.final_answer;
+        execution.variables.clone_from(&reply.variables);
+        self.variables = Some(reply.variables);
+    }
+
+    /// The guest's answer makes no sense although it was served: its state is not to be trusted.
+    fn broken(&mut self, execution: &mut Execution, reason: &str) {
+        self.live = None;
+        lock(&self.back).lost = Some(reason.to_owned());
+        execution.outcome = Outcome::HostError { reason: reason.to_owned() };
     }
 
     /// Adds the next context; answers its index.
-    pub async fn bind_context(&mut self, _context: Context) -> Result<u32, SandboxError> {
-        unimplemented!()
+    pub async fn bind_context(&mut self, context: Context) -> Result<u32, SandboxError> {
+        let index = self.contexts.len() as u32;
+        let bytes = self.context_bytes().saturating_add(context.size() as u64);
+        if bytes > MAX_CONTEXT_BYTES {
+            let what = "the contexts together".to_owned();
+            return Err(SandboxError::TooLarge { what, needed: bytes, limit: MAX_CONTEXT_BYTES });
+        }
+        let request = bind_context_request(index, context.value());
+        let size = context.size() as u64;
+        self.contexts.push(context);
+        let seconds = size / CONTEXT_BYTES_PER_SECOND;
+        let limits = &self.options.limits;
+        let limits = Limits { block: limits.block.saturating_add(Duration::from_secs(seconds)), ..limits.clone() };
+        let bound = self.ask(&format!("binding context {index}"), request, limits).await;
+        let bound = bound.and_then(|reply| match reply {
+            Reply::Done => Ok(index),
+            Reply::Refused(reason) => Err(SandboxError::Name { name: format!("context_{index}"), reason }),
+            _ => Err(unexpected()),
+        });
+        if bound.is_err() {
+            self.contexts.pop();
+        }
+        bound
     }
 
     /// Binds a variable.
-    pub async fn bind(&mut self, _name: &str, _value: Value) -> Result<(), SandboxError> {
-        unimplemented!()
+    pub async fn bind(&mut self, name: &str, value: Value) -> Result<(), SandboxError> {
+        let request = Request::Bind { name: name.to_owned(), value }.to_bytes();
+        let limit = self.options.limits.memory_bytes / 4;
+        if request.len() as u64 > limit {
+            return Err(SandboxError::TooLarge { what: format!("`{name}`"), needed: request.len() as u64, limit });
+        }
+        self.variables = None;
+        match self.ask(&format!("binding `{name}`"), request, self.options.limits.clone()).await? {
+            Reply::Done => Ok(()),
+            Reply::Refused(reason) => Err(SandboxError::Name { name: name.to_owned(), reason }),
+            _ => Err(unexpected()),
+        }
     }
 
     /// Reads a variable.
-    pub async fn get(&mut self, _name: &str) -> Result<Value, SandboxError> {
-        unimplemented!()
+    pub async fn get(&mut self, name: &str) -> Result<Value, SandboxError> {
+        let request = Request::Get { name: name.to_owned() }.to_bytes();
+        match self.ask(&format!("reading `{name}`"), request, self.options.limits.clone()).await? {
+            Reply::Value(value) => Ok(value),
+            Reply::Refused(_) => Err(SandboxError::NoVariable(name.to_owned())),
+            _ => Err(unexpected()),
+        }
     }
 
     /// What `FINAL_VAR(name)` written as text means.
-    pub async fn final_var(&mut self, _name: &str) -> Result<FinalAnswer, SandboxError> {
-        unimplemented!()
+    pub async fn final_var(&mut self, name: &str) -> Result<FinalAnswer, SandboxError> {
+        let request = Request::FinalVar { name: name.to_owned() }.to_bytes();
+        match self.ask(&format!("reading `{name}`"), request, self.options.limits.clone()).await? {
+            Reply::Answer(answer) => Ok(answer),
+            Reply::Refused(_) => Err(SandboxError::NoVariable(name.to_owned())),
+            _ => Err(unexpected()),
+        }
     }
 
     /// The model's variables.
     pub async fn variables(&mut self) -> Result<Vec<VariableInfo>, SandboxError> {
-        unimplemented!()
+        let request = Request::Variables.to_bytes();
+        match self.ask("listing the variables", request, self.options.limits.clone()).await? {
+            Reply::Variables(variables) => {
+                self.variables = Some(variables.clone());
+                Ok(variables)
+            }
+            _ => Err(unexpected()),
+        }
     }
 
     /// A REPL that continues from the same state; budgets already spent stay spent in both. `reseed` gives it other
     /// randomness.
-    pub async fn fork(&mut self, _reseed: Option<u64>) -> Result<Repl, SandboxError> {
-        unimplemented!()
+    pub async fn fork(&mut self, reseed: Option<u64>) -> Result<Self, SandboxError> {
+        self.checkpoint().await?;
+        let back = {
+            let back = lock(&self.back);
+            let mut host = back.host.clone();
+            if let Some(seed) = reseed {
+                host.random = ChaCha8Rng::seed_from_u64(seed);
+            }
+            WayBack::new(Arc::clone(&back.checkpoint), host)
+        };
+        let mut options = self.options.clone();
+        options.seed = reseed.unwrap_or(options.seed);
+        let mut fork = Self {
+            sandbox: self.sandbox.clone(),
+            options,
+            live: None,
+            back: Arc::new(Mutex::new(back)),
+            spent: Arc::new(AtomicU64::new(self.spent.load(Ordering::Relaxed))),
+            block: self.block,
+            contexts: self.contexts.clone(),
+            variables: self.variables.clone(),
+        };
+        if let Some(seed) = reseed {
+            let request = Request::Reseed { seed }.to_bytes();
+            fork.ask("seeding anew", request, fork.options.limits.clone()).await?;
+        }
+        Ok(fork)
     }
 
     /// The whole state as bytes, for [`Sandbox::restore`].
     pub async fn snapshot(&mut self) -> Result<Vec<u8>, SandboxError> {
-        unimplemented!()
+        self.checkpoint().await?;
+        let (checkpoint, host) = {
+            let back = lock(&self.back);
+            (Arc::clone(&back.checkpoint), back.host.clone())
+        };
+        let saved = Saved {
+            host,
+            limits: self.options.limits.clone(),
+            block: self.block,
+            spent: self.spent.load(Ordering::Relaxed),
+            contexts: self.contexts.len() as u32,
+        };
+        let core = Arc::clone(&self.sandbox.inner.core);
+        let written = tokio::task::spawn_blocking(move || snapshot::write(&core, &checkpoint, &saved)).await;
+        match written {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(error)) => Err(SandboxError::Guest(format!("its state could not be read: {error}"))),
+            Err(error) => Err(SandboxError::Guest(format!("writing the snapshot failed: {error}"))),
+        }
     }
 
     /// Back to how it was set up: contexts bound anew from the host's copies, variables gone, budgets kept.
     pub async fn reset(&mut self) -> Result<(), SandboxError> {
-        unimplemented!()
+        self.live = None;
+        let core = &self.sandbox.inner.core;
+        let mut back = WayBack::new(Arc::clone(&core.booted), HostState::new(self.options.seed));
+        back.generation = lock(&self.back).generation.wrapping_add(1);
+        // An operation that was given up keeps the old way back.
+        self.back = Arc::new(Mutex::new(back));
+        self.variables = Some(Vec::new());
+        let contexts = std::mem::take(&mut self.contexts);
+        self.set_up(contexts).await
+    }
+
+    /// Host calls spent in this REPL's life, those of its parent before a fork included.
+    pub fn calls_spent(&self) -> u64 {
+        self.spent.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the guest's linear memory, while it is live; nearly all of it is shared with the other REPLs.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.live.as_ref().map(|live| live.size() as u64)
+    }
+
+    async fn set_up(&mut self, contexts: Vec<Context>) -> Result<(), SandboxError> {
+        let bytes = contexts.iter().map(|context| context.size() as u64).sum();
+        let config = self.options.config(self.sandbox.inner.core.heap, bytes);
+        let request = Request::Configure(config).to_bytes();
+        match self.ask("setting up", request, self.options.limits.clone()).await? {
+            Reply::Done => {}
+            Reply::Refused(reason) => return Err(SandboxError::Name { name: "a tool".to_owned(), reason }),
+            _ => return Err(unexpected()),
+        }
+        for context in contexts {
+            self.bind_context(context).await?;
+        }
+        Ok(())
+    }
+
+    fn context_bytes(&self) -> u64 {
+        self.contexts.iter().map(|context| context.size() as u64).sum()
+    }
+
+    /// Makes a checkpoint stand for the whole state.
+    async fn checkpoint(&mut self) -> Result<(), SandboxError> {
+        if lock(&self.back).is_current() {
+            return Ok(());
+        }
+        let finished = self.perform(Task::Checkpoint, self.options.limits.clone()).await?;
+        match finished.ended {
+            Ended::Checkpointed => Ok(()),
+            Ended::Lost(reason) => Err(SandboxError::Lost(reason)),
+            Ended::Stopped(_) | Ended::Replied(_) => Err(unexpected()),
+        }
+    }
+
+    /// Serves a request that is not a block.
+    async fn ask(&mut self, what: &str, request: Vec<u8>, limits: Limits) -> Result<Reply, SandboxError> {
+        let finished = self.perform(Task::Serve(request), limits.clone()).await?;
+        match finished.ended {
+            Ended::Replied(bytes) => {
+                Reply::from_bytes(&bytes).map_err(|error| SandboxError::Guest(format!("{what}: {error}")))
+            }
+            Ended::Stopped(stop) => {
+                let reason = stop.reason(&limits, finished.run.interrupt);
+                Err(SandboxError::Stopped { what: what.to_owned(), reason })
+            }
+            Ended::Lost(reason) => Err(SandboxError::Lost(reason)),
+            Ended::Checkpointed => Err(unexpected()),
+        }
+    }
+
+    async fn perform(&mut self, task: Task, limits: Limits) -> Result<Box<Finished>, SandboxError> {
+        if let Some(reason) = lock(&self.back).lost.clone() {
+            return Err(SandboxError::Lost(reason));
+        }
+        let operation = Operation {
+            sandbox: &self.sandbox,
+            host: &*self.options.host,
+            back: &self.back,
+            spent: &self.spent,
+            block: self.block,
+            context_bytes: self.context_bytes(),
+            deterministic: self.options.deterministic,
+            limits,
+        };
+        let mut finished = operation.perform(self.live.take(), task).await?;
+        self.live = finished.live.take();
+        Ok(finished)
+    }
+}
+
+impl std::fmt::Debug for Repl {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Repl").field("block", &self.block).field("live", &self.live.is_some()).finish_non_exhaustive()
+    }
+}
+
+fn unexpected() -> SandboxError {
+    SandboxError::Guest("it answered something else than was asked".to_owned())
+}
+
+/// [`Request::BindContext`], encoded from a borrowed value: a context may be large.
+fn bind_context_request(index: u32, value: &Value) -> Vec<u8> {
+    let mut out = Encoder::default();
+    out.byte(2);
+    index.encode(&mut out);
+    value.encode(&mut out);
+    out.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use espalier_sandbox_protocol::{Encode, Request, Value};
+
+    #[test]
+    fn a_context_is_encoded_as_the_protocol_says() {
+        let value = Value::List(vec![Value::from("text"), Value::Int(7)]);
+        let expected = Request::BindContext { index: 3, value: value.clone() }.to_bytes();
+        assert_eq!(super::bind_context_request(3, &value), expected);
     }
 }

@@ -1,0 +1,157 @@
+//! States to come back to.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use super::image::memory_file;
+use super::{Image, Mapping, PAGE, Seed};
+
+/// A frozen heap: a file that REPLs map privately right behind the image. It is written only when nobody but its
+/// writer's last checkpoint refers to it.
+pub(crate) struct Layer {
+    file: File,
+    length: usize,
+}
+
+impl Layer {
+    pub(super) fn new(file: File, length: usize) -> Self {
+        Self { file, length }
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+}
+
+/// The whole state of a guest that is not executing.
+pub(crate) struct Checkpoint {
+    image: Arc<Image>,
+    layer: Option<Arc<Layer>>,
+    size: usize,
+    runs: Vec<Range<usize>>,
+    bytes: Vec<u8>,
+    /// The shadow stack's pointer; `None` as the module has it.
+    pub(crate) stack_pointer: Option<i32>,
+}
+
+/// Why pages cannot become a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PagesError {
+    #[error("a page lies outside the memory or out of order")]
+    Outside,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Checkpoint {
+    /// The booted interpreter.
+    pub(crate) fn booted(image: Arc<Image>, stack_pointer: Option<i32>) -> Self {
+        let size = image.length();
+        Self { image, layer: None, size, runs: Vec::new(), bytes: Vec::new(), stack_pointer }
+    }
+
+    /// The state of `mapping`'s guest, which must not run meanwhile. `previous` is that guest's last checkpoint; if
+    /// nobody else holds its layer, the layer is brought up to date in place and `previous` must be dropped.
+    pub(crate) fn take(mapping: &Mapping, previous: &Self, stack_pointer: Option<i32>, sole: bool) -> io::Result<Self> {
+        // The layer's two owners are the mapping and `previous`.
+        let alone = sole && previous.layer.as_ref().is_none_or(|layer| Arc::strong_count(layer) <= 2);
+        let (layer, runs) = mapping.freeze(alone)?;
+        let bytes = mapping.copy_out(&runs);
+        Ok(Self { image: Arc::clone(mapping.image()), layer, size: mapping.size(), runs, bytes, stack_pointer })
+    }
+
+    /// What a memory in this state starts from; [`Self::fill`] completes it.
+    pub(crate) fn seed(&self) -> Seed {
+        Seed { image: Arc::clone(&self.image), layer: self.layer.clone(), size: self.size }
+    }
+
+    /// Completes a memory made from [`Self::seed`] whose guest has not run yet.
+    pub(crate) fn fill(&self, mapping: &Mapping) {
+        let mut offset = 0;
+        for run in &self.runs {
+            mapping.fill(run.start, &self.bytes[offset..offset + run.len()]);
+            offset += run.len();
+        }
+    }
+
+    /// Size of the memory, bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Bytes that this checkpoint holds beside the image.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for measurements"))]
+    pub(crate) fn held(&self) -> usize {
+        self.bytes.len() + self.layer.as_ref().map_or(0, |layer| layer.length)
+    }
+
+    /// Every page that differs from the image: number and bytes, ascending.
+    pub(crate) fn pages(&self) -> io::Result<Vec<(u32, Vec<u8>)>> {
+        let mut pages = std::collections::BTreeMap::new();
+        if let Some(layer) = &self.layer {
+            let first = self.image.length() / PAGE;
+            for index in 0..layer.length / PAGE {
+                let mut page = vec![0; PAGE];
+                layer.file.read_exact_at(&mut page, (index * PAGE) as u64)?;
+                if page.iter().any(|byte| *byte != 0) {
+                    pages.insert((first + index) as u32, page);
+                }
+            }
+        }
+        let mut bytes = self.bytes.chunks_exact(PAGE);
+        for start in self.runs.iter().flat_map(|run| run.clone().step_by(PAGE)) {
+            if let Some(page) = bytes.next() {
+                pages.insert((start / PAGE) as u32, page.to_vec());
+            }
+        }
+        Ok(pages.into_iter().collect())
+    }
+
+    /// A checkpoint of `size` bytes from the pages that differ from `image`, ascending.
+    pub(crate) fn from_pages<'a>(
+        image: Arc<Image>,
+        size: usize,
+        stack_pointer: Option<i32>,
+        pages: impl Iterator<Item = (u32, &'a [u8])>,
+    ) -> Result<Self, PagesError> {
+        let start = image.length();
+        if size < start || !size.is_multiple_of(PAGE) {
+            return Err(PagesError::Outside);
+        }
+        let mut this = Self { size, ..Self::booted(image, stack_pointer) };
+        let mut layer = None;
+        let mut next = 0;
+        for (number, bytes) in pages {
+            let offset = number as usize * PAGE;
+            if offset < next || offset + PAGE > size || bytes.len() != PAGE {
+                return Err(PagesError::Outside);
+            }
+            next = offset + PAGE;
+            if offset < start {
+                match this.runs.last_mut() {
+                    Some(last) if last.end == offset => last.end += PAGE,
+                    _ => this.runs.push(offset..offset + PAGE),
+                }
+                this.bytes.extend_from_slice(bytes);
+            } else {
+                if layer.is_none() {
+                    let file = memory_file("espalier-layer")?;
+                    file.set_len((size - start) as u64)?;
+                    layer = Some(file);
+                }
+                if let Some(file) = &layer {
+                    file.write_all_at(bytes, (offset - start) as u64)?;
+                }
+            }
+        }
+        this.layer = layer.map(|file| Arc::new(Layer::new(file, size - start)));
+        Ok(this)
+    }
+}

@@ -1,0 +1,358 @@
+//! One guest's address range.
+
+#![expect(unsafe_code, reason = "mapping memory and handing it to wasmtime is what this module is for")]
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wasmtime::{LinearMemory, MemoryCreator, MemoryType};
+
+use super::image::memory_file;
+use super::pagemap::Pagemap;
+use super::{Image, Layer, PAGE};
+
+/// A heap beyond this size gets a file of its own, so that freezing it copies nothing.
+const OWN_FILE_FROM: usize = 2 << 20;
+
+/// Bytes of a page on this machine.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: this call has no preconditions.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(0)
+}
+
+/// What a new memory starts from.
+#[derive(Clone)]
+pub(crate) struct Seed {
+    pub(crate) image: Arc<Image>,
+    pub(crate) layer: Option<Arc<Layer>>,
+    /// Size of the memory, bytes: at least the image's and the layer's together.
+    pub(crate) size: usize,
+}
+
+/// What lies behind the heap.
+enum Heap {
+    /// Anonymous pages.
+    Anonymous,
+    /// A file of this mapping's own, mapped shared: what the guest writes is in the file.
+    Own(File),
+    /// A frozen layer, mapped privately; anonymous pages beyond it.
+    Frozen(Arc<Layer>),
+}
+
+/// One guest's address range: `[image | heap | nothing]`.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    reserved: usize,
+    capacity: usize,
+    size: AtomicUsize,
+    image: Arc<Image>,
+    heap: Mutex<Heap>,
+}
+
+// SAFETY: the address range is owned by this value alone until it is dropped, and is not bound to a thread. All state
+// beside it is behind atomics and a lock.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives no access to the bytes but through functions whose callers hold the guest's
+// store exclusively (the module's invariant).
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(seed: Seed, capacity: usize, guard: usize) -> io::Result<Self> {
+        let reserved = capacity.checked_add(guard).ok_or_else(|| io::Error::other("reservation overflows"))?;
+        let layer_length = seed.layer.as_ref().map_or(0, |layer| layer.length());
+        let filled = seed.image.length() + layer_length;
+        if seed.size < filled || seed.size > capacity || !seed.size.is_multiple_of(PAGE) {
+            return Err(io::Error::other(format!("a memory of {} bytes cannot hold {filled}", seed.size)));
+        }
+        // SAFETY: a fresh range chosen by the kernel, inaccessible, backed by nothing.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                reserved,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("the kernel mapped address 0"))?;
+        let image = Arc::clone(&seed.image);
+        let heap = Mutex::new(seed.layer.clone().map_or(Heap::Anonymous, Heap::Frozen));
+        let mapping = Self { base, reserved, capacity, size: AtomicUsize::new(seed.size), image, heap };
+        let image_length = mapping.image.length();
+        mapping.map_file(seed.image.file(), 0..image_length, 0, libc::MAP_PRIVATE)?;
+        if let Some(layer) = &seed.layer {
+            mapping.map_file(layer.file(), image_length..filled, 0, libc::MAP_PRIVATE)?;
+        }
+        mapping.open(filled..seed.size)?;
+        Ok(mapping)
+    }
+
+    /// Size of the memory, bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// The image it started from.
+    pub(crate) fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
+
+    fn heap(&self) -> MutexGuard<'_, Heap> {
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps `file` from `offset` over `range` of this memory, readable and writable.
+    fn map_file(&self, file: &File, range: Range<usize>, offset: usize, kind: libc::c_int) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        assert!(range.end <= self.capacity, "mapped outside the reservation");
+        // SAFETY: `range` lies within this value's own reservation, so MAP_FIXED replaces nothing of anybody else.
+        // No Rust reference to these bytes exists: callers hold the guest's store exclusively and references made
+        // from it end before.
+        let mapped = unsafe {
+            libc::mmap(
+                self.base.as_ptr().add(range.start).cast(),
+                range.len(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                kind | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Makes `range` of the reservation readable and writable.
+    fn open(&self, range: Range<usize>) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        assert!(range.end <= self.capacity, "opened outside the reservation");
+        // SAFETY: `range` lies within this value's own reservation and was inaccessible before.
+        let result = unsafe {
+            libc::mprotect(self.base.as_ptr().add(range.start).cast(), range.len(), libc::PROT_READ | libc::PROT_WRITE)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn grow(&self, size: usize) -> io::Result<()> {
+        let old = self.size();
+        if size <= old {
+            return Ok(());
+        }
+        if size > self.capacity || !size.is_multiple_of(PAGE) {
+            return Err(io::Error::other(format!("a memory of {size} bytes exceeds {} bytes", self.capacity)));
+        }
+        let start = self.image.length();
+        let mut heap = self.heap();
+        match &*heap {
+            Heap::Anonymous if size - start > OWN_FILE_FROM => {
+                let file = memory_file("espalier-heap")?;
+                file.set_len((size - start) as u64)?;
+                self.write_to(&file, start..old, 0)?;
+                self.map_file(&file, start..size, 0, libc::MAP_SHARED)?;
+                *heap = Heap::Own(file);
+            }
+            Heap::Anonymous | Heap::Frozen(_) => self.open(old..size)?,
+            Heap::Own(file) => {
+                file.set_len((size - start) as u64)?;
+                self.map_file(file, old..size, old - start, libc::MAP_SHARED)?;
+            }
+        }
+        self.size.store(size, Ordering::Release);
+        Ok(())
+    }
+
+    /// The bytes of `range`. The guest must not run while the slice lives.
+    fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.size(), "read outside the memory");
+        // SAFETY: the range is mapped readable; the guest does not run (the module's invariant), so nobody writes.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) }
+    }
+
+    fn write_to(&self, file: &File, range: Range<usize>, offset: usize) -> io::Result<()> {
+        file.write_all_at(self.bytes(range), offset as u64)
+    }
+
+    /// Copies `pages` to `range`, which the guest does not use yet.
+    pub(super) fn fill(&self, start: usize, bytes: &[u8]) {
+        assert!(start.checked_add(bytes.len()).is_some_and(|end| end <= self.size()), "wrote outside the memory");
+        // SAFETY: the destination is mapped writable and owned by this value; the guest does not run, so no other
+        // reference exists; the source is another allocation.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(start), bytes.len()) }
+    }
+
+    /// Pages of `range` that differ from what was mapped there, as ranges of this memory.
+    fn written(&self, range: Range<usize>) -> io::Result<Vec<Range<usize>>> {
+        let base = self.base.as_ptr() as usize;
+        match Pagemap::shared().and_then(|map| map.written(base + range.start..base + range.end)) {
+            Ok(runs) => Ok(runs.into_iter().map(|run| run.start - base..run.end - base).collect()),
+            Err(_) => self.compared(range),
+        }
+    }
+
+    /// The same, by comparing contents: where `/proc` is not mounted.
+    fn compared(&self, range: Range<usize>) -> io::Result<Vec<Range<usize>>> {
+        let mut found: Vec<Range<usize>> = Vec::new();
+        let mut original = [0; PAGE];
+        let heap = self.heap();
+        for start in range.step_by(PAGE) {
+            let heap_offset = start.checked_sub(self.image.length());
+            match (&*heap, heap_offset) {
+                (_, None) => self.image.file().read_exact_at(&mut original, start as u64)?,
+                (Heap::Frozen(layer), Some(offset)) if offset < layer.length() => {
+                    layer.file().read_exact_at(&mut original, offset as u64)?;
+                }
+                _ => original.fill(0),
+            }
+            if self.bytes(start..start + PAGE) != original {
+                match found.last_mut() {
+                    Some(last) if last.end == start => last.end += PAGE,
+                    _ => found.push(start..start + PAGE),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes the state of this memory something that others can start from: a layer (nothing where the heap is
+    /// small) and the pages that differ from image and layer. `alone` says that nobody but the last checkpoint of
+    /// this very guest, which is about to be replaced, shares the layer; it may then be written in place.
+    pub(super) fn freeze(&self, alone: bool) -> io::Result<(Option<Arc<Layer>>, Vec<Range<usize>>)> {
+        let (start, size) = (self.image.length(), self.size());
+        let mut runs = self.written(0..start)?;
+        let frozen = match &*self.heap() {
+            Heap::Anonymous => None,
+            Heap::Own(file) => Some(Arc::new(Layer::new(file.try_clone()?, size - start))),
+            Heap::Frozen(layer) => Some(Arc::clone(layer)),
+        };
+        let Some(mut layer) = frozen else {
+            runs.extend(self.written(start..size)?);
+            return Ok((None, runs));
+        };
+        let own = matches!(&*self.heap(), Heap::Own(_));
+        if own {
+            self.map_file(layer.file(), start..size, 0, libc::MAP_PRIVATE)?;
+        } else {
+            let heap_runs = self.written(start..size)?;
+            let written: usize = heap_runs.iter().map(Range::len).sum();
+            if written <= (256 * PAGE).max(layer.length() / 8) {
+                runs.extend(heap_runs);
+                return Ok((Some(layer), runs));
+            }
+            if alone {
+                let file = layer.file().try_clone()?;
+                file.set_len((size - start) as u64)?;
+                for run in heap_runs {
+                    self.write_to(&file, run.clone(), run.start - start)?;
+                }
+                layer = Arc::new(Layer::new(file, size - start));
+            } else {
+                let file = memory_file("espalier-layer")?;
+                file.set_len((size - start) as u64)?;
+                self.write_to(&file, start..size, 0)?;
+                layer = Arc::new(Layer::new(file, size - start));
+            }
+            self.map_file(layer.file(), start..size, 0, libc::MAP_PRIVATE)?;
+        }
+        *self.heap() = Heap::Frozen(Arc::clone(&layer));
+        Ok((Some(layer), runs))
+    }
+
+    /// Copies the bytes of `runs` out, one after the other.
+    pub(super) fn copy_out(&self, runs: &[Range<usize>]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(runs.iter().map(Range::len).sum());
+        for run in runs {
+            bytes.extend_from_slice(self.bytes(run.clone()));
+        }
+        bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new` and belongs to this value; wasmtime's handle holds a reference to
+        // this value, so no guest can reach it any more.
+        let result = unsafe { libc::munmap(self.base.as_ptr().cast(), self.reserved) };
+        debug_assert_eq!(result, 0, "unmapping an owned range cannot fail");
+    }
+}
+
+/// wasmtime's handle to a [`Mapping`].
+struct Handle(Arc<Mapping>);
+
+// SAFETY: the memory is page-aligned, never moves within its capacity, is followed by inaccessible pages up to the
+// end of the reservation (guard included), grows in place, and lives as long as this handle.
+unsafe impl LinearMemory for Handle {
+    fn byte_size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn byte_capacity(&self) -> usize {
+        self.0.capacity
+    }
+
+    fn grow_to(&mut self, new_size: usize) -> wasmtime::Result<()> {
+        self.0.grow(new_size).map_err(wasmtime::Error::new)
+    }
+
+    fn as_ptr(&self) -> *mut u8 {
+        self.0.base.as_ptr()
+    }
+}
+
+thread_local! {
+    /// What the instance that this thread is about to make starts from, and the memory that was made for it.
+    static NEXT: RefCell<(Option<Seed>, Option<Arc<Mapping>>)> = const { RefCell::new((None, None)) };
+}
+
+/// Makes memories from the [`Seed`] that [`Creator::with`] announced.
+pub(crate) struct Creator;
+
+impl Creator {
+    /// Runs `instantiate`, whose memory starts from `seed`, and gives that memory back beside its result.
+    pub(crate) fn with<R>(seed: Seed, instantiate: impl FnOnce() -> R) -> (R, Option<Arc<Mapping>>) {
+        NEXT.set((Some(seed), None));
+        let result = instantiate();
+        let (_, mapping) = NEXT.take();
+        (result, mapping)
+    }
+}
+
+// SAFETY: a memory made here has the reserved size and guard that wasmtime asks for, is at least as large as the
+// minimum, and has the contents that the module's own data would have given it (the image). It is not zeroed where
+// the image is not: that is the purpose, and only this crate's modules are instantiated with it.
+unsafe impl MemoryCreator for Creator {
+    fn new_memory(
+        &self,
+        _ty: MemoryType,
+        minimum: usize,
+        _maximum: Option<usize>,
+        reserved_size_in_bytes: Option<usize>,
+        guard_size_in_bytes: usize,
+    ) -> Result<Box<dyn LinearMemory>, String> {
+        let seed = NEXT.with_borrow_mut(|next| next.0.take()).ok_or("no image was announced for this instance")?;
+        if seed.size < minimum {
+            return Err(format!("the image has {} bytes, the module wants {minimum}", seed.size));
+        }
+        let capacity = reserved_size_in_bytes.unwrap_or(4 << 30);
+        let mapping = Mapping::new(seed, capacity, guard_size_in_bytes)
+            .map_err(|error| format!("mapping a guest's memory failed: {error}"))?;
+        let mapping = Arc::new(mapping);
+        NEXT.with_borrow_mut(|next| next.1 = Some(Arc::clone(&mapping)));
+        Ok(Box::new(Handle(mapping)))
+    }
+}

@@ -1,0 +1,126 @@
+//! What the host does with a guest, shown with one that is no interpreter (`tiny.wat`).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use espalier_sandbox::{LoadOptions, Outcome, Repl, ReplOptions, Sandbox, Value};
+
+use crate::{run, serving, tight};
+
+/// A folder of this test's own, removed at the end.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("espalier-test-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn load(&self) -> Sandbox {
+        let artifact = include_bytes!("tiny.wasm.zst").to_vec();
+        let options = LoadOptions { artifact: Some(artifact), cache: Some(self.0.clone()), threads: Some(2) };
+        Sandbox::load(options).unwrap()
+    }
+
+    /// The files of the cache with this extension.
+    pub(crate) fn files(&self, extension: &str) -> Vec<PathBuf> {
+        let mut files: Vec<_> =
+            std::fs::read_dir(self.0.join("guest")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|path| path.extension().is_some_and(|found| found == extension));
+        files
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs blocks and answers what they printed.
+async fn printed(repl: &mut Repl, blocks: &[&str]) -> String {
+    let mut text = String::new();
+    for block in blocks {
+        let execution = run(repl, block).await;
+        assert_eq!(execution.outcome, Outcome::Completed, "{block}");
+        text += &execution.stdout.text;
+    }
+    text
+}
+
+#[tokio::test]
+async fn blocks_count() {
+    let folder = Folder::new("count");
+    let mut repl = folder.load().repl(ReplOptions::default()).await.unwrap();
+    assert_eq!(printed(&mut repl, &["i", "i", "i"]).await, "BCD");
+}
+
+#[tokio::test]
+async fn an_endless_loop_and_a_trap_leave_the_state_before() {
+    let folder = Folder::new("loop");
+    let options = ReplOptions { limits: tight(), ..ReplOptions::default() };
+    let mut repl = folder.load().repl(options).await.unwrap();
+    printed(&mut repl, &["i", "i"]).await;
+    for block in ["l", "u", "p"] {
+        let execution = run(&mut repl, block).await;
+        assert!(matches!(execution.outcome, Outcome::Killed { .. }), "{block}: {:?}", execution.outcome);
+        assert!(execution.rolled_back);
+    }
+    assert_eq!(printed(&mut repl, &["i"]).await, "D");
+}
+
+#[tokio::test]
+async fn an_interrupt_is_seen() {
+    let folder = Folder::new("word");
+    let options = ReplOptions { limits: tight(), ..ReplOptions::default() };
+    let mut repl = folder.load().repl(options).await.unwrap();
+    let execution = run(&mut repl, "w").await;
+    assert_eq!(execution.outcome, Outcome::TimedOut);
+    assert_eq!(printed(&mut repl, &["i"]).await, "C");
+}
+
+#[tokio::test]
+async fn calls_clocks_and_randomness_are_repeated_on_the_way_back() {
+    let folder = Folder::new("replay");
+    let options = serving(|_, _| async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        Ok(Value::from("four"))
+    });
+    let mut repl = folder.load().repl(options).await.unwrap();
+    for block in ["c", "t", "r"] {
+        let before = printed(&mut repl, &[block]).await;
+        assert!(matches!(run(&mut repl, "l").await.outcome, Outcome::Killed { .. }));
+        let counted = printed(&mut repl, &["i"]).await.as_bytes()[0];
+        assert_eq!((counted - 65) % 64, (before.as_bytes()[0] - 65 + 1) % 64, "{block}");
+    }
+}
+
+#[tokio::test]
+async fn forks_share_a_large_heap_and_are_apart() {
+    let folder = Folder::new("fork");
+    let options = ReplOptions { limits: tight(), ..ReplOptions::default() };
+    let mut parent = folder.load().repl(options).await.unwrap();
+    // The counter at the time of growth, 2, is written to every new page.
+    printed(&mut parent, &["i", "g"]).await;
+    let mut fork = parent.fork(None).await.unwrap();
+    assert_eq!(printed(&mut fork, &["i", "s"]).await, "DC");
+    assert_eq!(printed(&mut parent, &["i", "i", "g", "s"]).await, "DEFF");
+    let mut again = fork.fork(None).await.unwrap();
+    assert_eq!(printed(&mut again, &["s", "i"]).await, "CD");
+    assert!(matches!(run(&mut parent, "l").await.outcome, Outcome::Killed { .. }));
+    assert_eq!(printed(&mut parent, &["s", "i"]).await, "FG");
+}
+
+#[tokio::test]
+async fn a_snapshot_restores() {
+    let folder = Folder::new("snapshot");
+    let sandbox = folder.load();
+    let mut repl = sandbox.repl(ReplOptions::default()).await.unwrap();
+    printed(&mut repl, &["i", "g", "r"]).await;
+    let bytes = repl.snapshot().await.unwrap();
+    let expected = printed(&mut repl, &["r", "s"]).await;
+    let mut restored = sandbox.restore(&bytes, ReplOptions::default()).await;
+    // This guest answers nothing but blocks, so a restored one is refused at its first question.
+    assert!(restored.as_mut().is_err(), "{expected}");
+}
