@@ -184,10 +184,9 @@ fn random(mut caller: Caller<'_, State>, pointer: i32, length: i32) -> Result<()
     Ok(())
 }
 
-fn abort(mut caller: Caller<'_, State>, kind: i32, pointer: i32, length: i32) -> Result<()> {
+fn abort(mut caller: Caller<'_, State>, kind: i32, pointer: i32, length: i32) {
     let text = memory(&mut caller, pointer, length.clamp(0, MAX_ABORT_BYTES as i32))
         .map(|(bytes, _)| String::from_utf8_lossy(bytes).into_owned())
         .unwrap_or_default();
     caller.data_mut().run.abort = Some((kind, text));
-    Ok(())
 }

@@ -38,7 +38,7 @@ impl Default for Limits {
         Self {
             block: Duration::from_secs(30),
             grace: Duration::from_millis(20),
-            waiting: Duration::from_secs(600),
+            waiting: Duration::from_mins(10),
             memory_bytes: 256 << 20,
             allocation_bytes: 32 << 20,
             output_bytes: 1 << 20,

@@ -70,7 +70,8 @@ fn key(engine: &Engine, wasm: &[u8]) -> String {
     hex(&sha.0.finalize()[..16])
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

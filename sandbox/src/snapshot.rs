@@ -17,6 +17,7 @@ use crate::error::SnapshotError;
 use crate::instance::Core;
 use crate::journal::HostState;
 use crate::memory::{Checkpoint, PAGE};
+use crate::module_cache::hex;
 
 const MARK: &[u8; 8] = b"ESPSNAP\n";
 const FORMAT: u32 = 1;
@@ -89,8 +90,8 @@ pub(crate) fn read(core: &Core, bytes: &[u8], allowed: u64) -> Result<(Checkpoin
     }
     let hash = header.take(32).ok_or(short.clone())?;
     if hash != core.hash {
-        let name = |hash: &[u8]| hash[..6].iter().map(|byte| format!("{byte:02x}")).collect();
-        return Err(SnapshotError::Interpreter { found: name(hash), expected: name(&core.hash) });
+        let (found, expected) = (hex(&hash[..6]), hex(&core.hash[..6]));
+        return Err(SnapshotError::Interpreter { found, expected });
     }
     let length = header.number(u64::from_le_bytes).ok_or(short.clone())?;
     let body = usize::try_from(length).ok().and_then(|length| header.take(length)).ok_or(short.clone())?;

@@ -47,6 +47,9 @@ enum Heap {
     Frozen(Arc<Layer>),
 }
 
+/// A layer, and the runs of pages that differ from image and layer.
+pub(super) type Frozen = (Option<Arc<Layer>>, Vec<Range<usize>>);
+
 /// One guest's address range: `[image | heap | nothing]`.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -231,7 +234,7 @@ impl Mapping {
     /// Makes the state of this memory something that others can start from: a layer (nothing where the heap is
     /// small) and the pages that differ from image and layer. `alone` says that nobody but the last checkpoint of
     /// this very guest, which is about to be replaced, shares the layer; it may then be written in place.
-    pub(super) fn freeze(&self, alone: bool) -> io::Result<(Option<Arc<Layer>>, Vec<Range<usize>>)> {
+    pub(super) fn freeze(&self, alone: bool) -> io::Result<Frozen> {
         let (start, size) = (self.image.length(), self.size());
         let mut runs = self.written(0..start)?;
         let frozen = match &*self.heap() {
@@ -354,5 +357,101 @@ unsafe impl MemoryCreator for Creator {
         let mapping = Arc::new(mapping);
         NEXT.with_borrow_mut(|next| next.1 = Some(Arc::clone(&mapping)));
         Ok(Box::new(Handle(mapping)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use std::sync::Arc;
+
+    use super::{Mapping, Seed};
+    use crate::memory::{Checkpoint, Image, PAGE, WASM_PAGE};
+
+    fn mapping(checkpoint: &Checkpoint) -> Mapping {
+        let mapping = Mapping::new(checkpoint.seed(), 1 << 30, WASM_PAGE).unwrap();
+        checkpoint.fill(&mapping);
+        mapping
+    }
+
+    fn booted() -> Checkpoint {
+        let text = b"booted";
+        let image = Image::new(4 * WASM_PAGE, [(5 * PAGE, text.as_slice())].into_iter()).unwrap();
+        Checkpoint::booted(Arc::new(image), None)
+    }
+
+    #[test]
+    fn written_pages_are_found_by_the_kernel_and_by_comparing() {
+        let mapping = mapping(&booted());
+        mapping.grow(8 * WASM_PAGE).unwrap();
+        for page in [5, 6, 30, 70, 127] {
+            mapping.fill(page * PAGE + 17, b"dirty");
+        }
+        let expected = [5 * PAGE..7 * PAGE, 30 * PAGE..31 * PAGE, 70 * PAGE..71 * PAGE, 127 * PAGE..128 * PAGE];
+        assert_eq!(mapping.written(0..8 * WASM_PAGE).unwrap(), expected);
+        assert_eq!(mapping.compared(0..8 * WASM_PAGE).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_checkpoint_gives_the_same_bytes_whatever_the_heap_grew_to() {
+        for pages in [0, 20, 64, 1024] {
+            let booted = booted();
+            let first = mapping(&booted);
+            first.grow((4 + pages) * WASM_PAGE).unwrap();
+            for offset in (PAGE..first.size()).step_by(3 * PAGE) {
+                first.fill(offset, &(offset as u64).to_le_bytes());
+            }
+            let mut previous = booted;
+            // The second is taken from a frozen heap, the third after many writes to it.
+            for round in 0..3u8 {
+                if round == 2 {
+                    first.grow(first.size() + WASM_PAGE).unwrap();
+                    for offset in (0..first.size()).step_by(PAGE) {
+                        first.fill(offset + 99, &[round]);
+                    }
+                }
+                let checkpoint = Checkpoint::take(&first, &previous, Some(7), true).unwrap();
+                let second = mapping(&checkpoint);
+                assert!(first.bytes(0..first.size()) == second.bytes(0..second.size()), "{pages} {round}");
+                let saved = checkpoint.pages().unwrap();
+                let saved = saved.iter().map(|(number, bytes)| (*number, bytes.as_slice()));
+                let image = Arc::clone(first.image());
+                let third = mapping(&Checkpoint::from_pages(image, first.size(), Some(7), saved).unwrap());
+                assert!(first.bytes(0..first.size()) == third.bytes(0..third.size()), "{pages} {round}");
+                previous = checkpoint;
+            }
+        }
+    }
+
+    #[test]
+    fn a_fork_does_not_see_what_its_parent_writes_later() {
+        let booted = booted();
+        let parent = mapping(&booted);
+        parent.grow(400 * WASM_PAGE).unwrap();
+        for offset in (0..parent.size()).step_by(PAGE) {
+            parent.fill(offset, b"before");
+        }
+        let checkpoint = Checkpoint::take(&parent, &booted, None, true).unwrap();
+        let fork = mapping(&checkpoint);
+        for offset in (0..parent.size()).step_by(PAGE) {
+            parent.fill(offset, b"after!");
+        }
+        // The layer is shared with the fork, so it must not be written in place.
+        let later = Checkpoint::take(&parent, &checkpoint, None, true).unwrap();
+        drop(checkpoint);
+        for offset in (0..fork.size()).step_by(PAGE) {
+            assert_eq!(fork.bytes(offset..offset + 6), b"before");
+        }
+        let later = mapping(&later);
+        assert_eq!(later.bytes(300 * WASM_PAGE..300 * WASM_PAGE + 6), b"after!");
+    }
+
+    #[test]
+    fn a_memory_does_not_grow_beyond_its_reservation() {
+        let seed = Seed { size: 4 * WASM_PAGE, ..booted().seed() };
+        let mapping = Mapping::new(seed, 8 * WASM_PAGE, 0).unwrap();
+        assert!(mapping.grow(8 * WASM_PAGE).is_ok());
+        assert!(mapping.grow(9 * WASM_PAGE).is_err());
     }
 }
