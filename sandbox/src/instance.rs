@@ -15,7 +15,7 @@ use crate::memory::{Checkpoint, Creator, Image, Mapping};
 use crate::run::{Interrupt, Run};
 
 /// Length of a slice, nanoseconds: how long a guest runs before others get its thread.
-const SLICE: u64 = 5_000_000;
+pub(crate) const SLICE: u64 = 5_000_000;
 
 /// Why the host stopped a guest.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! An operation owns the live guest while it runs and gives it back at the end. If nobody awaits it any more it is
 //! dropped, and the guest with it; the REPL then goes back to where it was through its [`WayBack`].
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ impl Job {
         let mut live = match live {
             Ok(live) => live,
             Err(reason) => {
-                lock(&self.back).lost = Some(reason.clone());
+                self.lose(&reason);
                 return Finished {
                     live: None,
                     ended: Ended::Lost(reason),
@@ -152,13 +152,21 @@ impl Job {
             Ok(reply) => match self.commit(&mut live, request, &reply, &mut run, refused, nanoseconds) {
                 Ok(()) => (Some(live), Ended::Replied(reply)),
                 Err(reason) => {
-                    lock(&self.back).lost = Some(reason.clone());
+                    self.lose(&reason);
                     (None, Ended::Lost(reason))
                 }
             },
             Err(error) => (None, Ended::Stopped(why(&error, &run, refused))),
         };
         Finished { live, ended, run, cpu, refused }
+    }
+
+    /// The state cannot be reached any more, unless this operation was given up: then it may only have been stopped.
+    fn lose(&self, reason: &str) {
+        let mut back = lock(&self.back);
+        if back.generation == self.generation && !self.gone.load(Ordering::Acquire) {
+            back.lost = Some(reason.to_owned());
+        }
     }
 
     /// Makes what was served part of the way back.

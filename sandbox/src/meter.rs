@@ -23,6 +23,11 @@ impl Meter {
         self.slice_started.store(thread_nanoseconds(), Ordering::Relaxed);
     }
 
+    /// Nanoseconds of the slices that ended.
+    pub(crate) fn total(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// Nanoseconds of the running slice. Only the thread that runs it may ask.
     pub(crate) fn slice(&self) -> u64 {
         thread_nanoseconds().saturating_sub(self.slice_started.load(Ordering::Relaxed))

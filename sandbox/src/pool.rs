@@ -9,16 +9,17 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 
+use crate::instance::SLICE;
 use crate::meter::Meter;
 use crate::ticker::Ticker;
 
-/// Slices a task may use before it counts as a hog.
-const SHORT_SLICES: u32 = 2;
+/// Slices' worth of processor time that a task may use before it counts as a hog.
+const SHORT_SLICES: u64 = 2;
 /// Every so many picks, a hog goes before the short ones.
 const HOG_TURN: u32 = 8;
 
@@ -78,7 +79,6 @@ const WOKEN: u8 = 3;
 struct Task {
     future: Mutex<Option<BoxedFuture>>,
     state: AtomicU8,
-    slices: AtomicU32,
     meter: Arc<Meter>,
     shared: Arc<Shared>,
 }
@@ -103,7 +103,7 @@ impl Shared {
     }
 
     fn push(&self, task: Arc<Task>) {
-        let slices = task.slices.load(Ordering::Relaxed);
+        let slices = task.meter.total() / SLICE;
         let mut queues = self.queues();
         queues.sequence += 1;
         let sequence = queues.sequence;
@@ -155,7 +155,6 @@ impl Shared {
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))));
         task.meter.end();
         self.ticker.leave();
-        task.slices.fetch_add(1, Ordering::Relaxed);
         match polled {
             Ok(std::task::Poll::Pending) => {
                 *slot = Some(future);
@@ -194,7 +193,6 @@ impl Pool {
         let task = Arc::new(Task {
             future: Mutex::new(Some(Box::pin(future))),
             state: AtomicU8::new(QUEUED),
-            slices: AtomicU32::new(0),
             meter,
             shared: Arc::clone(&self.shared),
         });

@@ -91,7 +91,7 @@ impl Repl {
         }
     }
 
-    /// Runs a block.
+    /// Runs a block. If the future is dropped before its end, the REPL goes on from before the block.
     pub async fn execute(&mut self, code: &str) -> Result<Execution, SandboxError> {
         let limits = self.options.limits.clone();
         self.execute_with(code, &limits).await

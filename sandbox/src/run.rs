@@ -168,7 +168,7 @@ impl Run {
             max_spent: limits.calls_total,
             waited: Duration::ZERO,
             max_call_bytes: limits.value_bytes.saturating_mul(2).saturating_add(1 << 16),
-            max_reply_bytes: limits.value_bytes.saturating_mul(4).saturating_add(16 << 20),
+            max_reply_bytes: limits.value_bytes.saturating_mul(4).saturating_add(4 << 20),
             deterministic,
             gone,
             memory_seen: false,

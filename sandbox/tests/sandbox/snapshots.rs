@@ -2,6 +2,8 @@
 
 use espalier_sandbox::{Limits, Outcome, Repl, ReplOptions, Sandbox, SandboxError, SnapshotError, Value};
 
+use sha2::{Digest, Sha256};
+
 use crate::{out, raised, repl, run, serving, tight, with};
 
 const SETUP: &str =
@@ -134,4 +136,57 @@ async fn a_snapshot_larger_than_allowed_is_refused() {
     let options = ReplOptions { limits, ..ReplOptions::default() };
     let refused = Sandbox::shared().unwrap().restore(&bytes, options).await;
     assert!(matches!(refused, Err(SandboxError::Snapshot(SnapshotError::Memory { .. }))), "{refused:?}");
+}
+
+/// A snapshot with another body and a checksum that fits it.
+fn forge(bytes: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    const HEADER: usize = 52;
+    let mut body = zstd::stream::decode_all(&bytes[HEADER..bytes.len() - 32]).unwrap();
+    change(&mut body);
+    let body = zstd::bulk::compress(&body, 1).unwrap();
+    let mut forged = bytes[..HEADER - 8].to_vec();
+    forged.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    forged.extend_from_slice(&body);
+    let sum = Sha256::digest(&forged);
+    forged.extend_from_slice(&sum);
+    forged
+}
+
+#[tokio::test]
+async fn a_forged_counter_gains_nothing() {
+    const SPENT: usize = 93;
+    let mut options = serving(|_, _| async { Ok(Value::None) });
+    options.limits = Limits { calls_total: 2, ..tight() };
+    let mut repl = with(options.clone()).await;
+    out(&mut repl, "llm_query('a')\nllm_query('b')").await;
+    let bytes = repl.snapshot().await.unwrap();
+    let forged = forge(&bytes, |body| {
+        assert_eq!(body[SPENT..SPENT + 8], 2u64.to_le_bytes());
+        body[SPENT..SPENT + 8].fill(0);
+    });
+    options.calls_spent = repl.calls_spent();
+    let mut restored = Sandbox::shared().unwrap().restore(&forged, options).await.unwrap();
+    assert_eq!(raised(&run(&mut restored, "llm_query('x')").await), "RuntimeError");
+}
+
+#[tokio::test]
+async fn forged_memory_does_not_harm_the_host() {
+    let mut repl = repl().await;
+    out(&mut repl, SETUP).await;
+    let bytes = repl.snapshot().await.unwrap();
+    for stride in [1_001, 4_099, 65_537] {
+        let forged = forge(&bytes, |body| {
+            let start = body.len() / 2;
+            for position in (start..body.len()).step_by(stride) {
+                body[position] ^= 0x55;
+            }
+        });
+        let options = ReplOptions { limits: tight(), ..ReplOptions::default() };
+        // Whatever this memory means to the guest: the host answers.
+        if let Ok(mut restored) = Sandbox::shared().unwrap().restore(&forged, options).await {
+            let _ = restored.execute("print(len(d))").await;
+            let _ = restored.snapshot().await;
+        }
+    }
+    assert_eq!(out(&mut repl, "print(len(d))").await, "20000\n");
 }
