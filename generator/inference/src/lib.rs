@@ -7,19 +7,25 @@
 //! | [`engine`] | [`engine::InferenceEngine`], the one interface to whatever samples |
 //! | [`tokenizer`] | a model's tokenizer: encoding that untrusted text cannot forge structure in, streaming decoding |
 //! | [`template`] | a model's chat template, rendered as `transformers` does |
+//! | [`conversation`] | a growing conversation as the tokens that were really sent and sampled |
+//! | [`scripted`] | an engine that says what it is told to |
 //!
 //! Invariants: what an engine sampled is kept as ids from here to the loss ([`engine::Fidelity`] says whether it is
 //! known); every request has a deadline and can be cancelled; every failure is an [`engine::EngineError`].
 
+pub mod conversation;
 pub mod engine;
 pub mod message;
 pub mod sampling;
+pub mod scripted;
 pub mod template;
 pub mod tokenizer;
 
+pub use conversation::{Conversation, ConversationError, ConversationOptions, Extension, History};
 pub use engine::{EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt, Usage};
 pub use message::{Message, Role, ToolCall};
 pub use sampling::{SamplingParams, StopReason};
+pub use scripted::{Reply, ScriptedEngine};
 pub use template::{ChatTemplate, Rendered, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};
 

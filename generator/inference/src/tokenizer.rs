@@ -219,21 +219,30 @@ impl Tokenizer {
     /// Encodes a rendered conversation: special tokens that its template wrote are recognised, those that stood in
     /// messages are ordinary text.
     pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<TokenId>, TokenizerError> {
-        if rendered.breaks().is_empty() && !self.0.specials.may_hide() {
-            return self.encode(rendered.text());
-        }
+        self.encode_at(rendered, true)
+    }
+
+    /// As [`Tokenizer::encode_rendered`], for text that goes on from other tokens.
+    pub(crate) fn encode_inside(&self, rendered: &Rendered) -> Result<Vec<TokenId>, TokenizerError> {
+        self.encode_at(rendered, !self.0.marks_beginning)
+    }
+
+    fn encode_at(&self, rendered: &Rendered, beginning: bool) -> Result<Vec<TokenId>, TokenizerError> {
         let text = rendered.text();
+        if beginning && rendered.breaks().is_empty() && !self.0.specials.may_hide() {
+            return self.encode(text);
+        }
         let mut ids = Vec::with_capacity(text.len() / 3);
         let mut done = 0;
         for found in self.0.specials.live(text, rendered.breaks()) {
             if found.start > done {
-                ids.extend(self.plain(&text[done..found.start], done == 0)?);
+                ids.extend(self.plain(&text[done..found.start], beginning && done == 0)?);
             }
             ids.push(found.id);
             done = found.end;
         }
         if done < text.len() {
-            ids.extend(self.plain(&text[done..], done == 0)?);
+            ids.extend(self.plain(&text[done..], beginning && done == 0)?);
         }
         Ok(ids)
     }
