@@ -19,6 +19,14 @@ pub enum SandboxError {
     /// A variable that does not exist.
     #[error("no variable `{0}`")]
     NoVariable(String),
+    /// A variable whose value cannot cross, such as one that is too large.
+    #[error("`{name}` cannot be read: {reason}")]
+    Unreadable {
+        /// The name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// A snapshot that cannot be restored here.
     #[error("the snapshot cannot be restored: {0}")]
     Snapshot(#[from] SnapshotError),

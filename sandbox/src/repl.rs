@@ -127,7 +127,10 @@ impl Repl {
             waiting: run.waited,
             calls: run.calls,
         };
-        let memory = finished.refused || run.memory_seen;
+        // The soft limit was passed if linear memory, which never shrinks, is at least as large.
+        let soft = self.options.config(self.sandbox.inner.core.heap, self.context_bytes()).soft_memory_bytes;
+        let passed = self.live.as_ref().is_some_and(|live| live.size() as u64 >= soft);
+        let memory = finished.refused || run.memory_seen || passed;
         match finished.ended {
             Ended::Replied(bytes) => match Reply::from_bytes(&bytes) {
                 Ok(Reply::Executed(reply)) => self.answered(reply, run.interrupt, memory, &mut execution),
@@ -220,7 +223,11 @@ impl Repl {
         let request = Request::Get { name: name.to_owned() }.to_bytes();
         match self.ask(&format!("reading `{name}`"), request, self.options.limits.clone()).await? {
             Reply::Value(value) => Ok(value),
-            Reply::Refused(_) => Err(SandboxError::NoVariable(name.to_owned())),
+            // What the guest says decides nothing but which of two errors it is.
+            Reply::Refused(reason) if reason.starts_with("there is no variable") => {
+                Err(SandboxError::NoVariable(name.to_owned()))
+            }
+            Reply::Refused(reason) => Err(SandboxError::Unreadable { name: name.to_owned(), reason }),
             _ => Err(unexpected()),
         }
     }
@@ -290,7 +297,6 @@ impl Repl {
             limits: self.options.limits.clone(),
             block: self.block,
             spent: self.spent.load(Ordering::Relaxed),
-            contexts: self.contexts.len() as u32,
         };
         let core = Arc::clone(&self.sandbox.inner.core);
         let written = tokio::task::spawn_blocking(move || snapshot::write(&core, &checkpoint, &saved)).await;
@@ -360,9 +366,14 @@ impl Repl {
     async fn ask(&mut self, what: &str, request: Vec<u8>, limits: Limits) -> Result<Reply, SandboxError> {
         let finished = self.perform(Task::Serve(request), limits.clone()).await?;
         match finished.ended {
-            Ended::Replied(bytes) => {
-                Reply::from_bytes(&bytes).map_err(|error| SandboxError::Guest(format!("{what}: {error}")))
-            }
+            Ended::Replied(bytes) => match Reply::from_bytes(&bytes) {
+                Ok(Reply::Refused(_)) if finished.run.interrupt.is_some() => {
+                    let reason = format!("its execution time of {:?} was over", limits.block);
+                    Err(SandboxError::Stopped { what: what.to_owned(), reason })
+                }
+                Ok(reply) => Ok(reply),
+                Err(error) => Err(SandboxError::Guest(format!("{what}: {error}"))),
+            },
             Ended::Stopped(stop) => {
                 let reason = stop.reason(&limits, finished.run.interrupt);
                 Err(SandboxError::Stopped { what: what.to_owned(), reason })

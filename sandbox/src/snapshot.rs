@@ -1,11 +1,12 @@
 //! A REPL's state as bytes.
 //!
 //! `mark (8) | format u32 | interpreter's hash (32) | length u64 | body, zstd | SHA-256 of all before (32)`,
-//! little-endian. The checksum finds damage, not forgery: whoever forges a snapshot controls what the guest's memory
+//! little-endian; the body is the host's state, then the pages that differ from the booted interpreter's (number u32,
+//! bytes). The checksum finds damage, not forgery: whoever forges a snapshot controls what the guest's memory
 //! holds, as whoever writes Python in it does, and gains nothing, since the guest has no powers, limits are the
 //! stricter of the snapshot's and the options', and spent budgets the larger.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
 use rand::SeedableRng;
@@ -34,40 +35,38 @@ pub(crate) struct Saved {
     pub(crate) block: u64,
     /// Host calls spent.
     pub(crate) spent: u64,
-    /// Contexts bound.
-    pub(crate) contexts: u32,
 }
 
 /// The state as bytes.
 pub(crate) fn write(core: &Core, checkpoint: &Checkpoint, saved: &Saved) -> std::io::Result<Vec<u8>> {
-    let pages = checkpoint.pages()?;
-    let mut body = Vec::with_capacity(pages.len() * (PAGE + 4) + 1024);
-    put(&mut body, &checkpoint.stack_pointer.unwrap_or(-1).to_le_bytes());
-    put(&mut body, &u8::from(checkpoint.stack_pointer.is_some()).to_le_bytes());
-    put(&mut body, &(checkpoint.size() as u64).to_le_bytes());
-    put(&mut body, &saved.host.random.get_seed());
-    put(&mut body, &saved.host.random.get_stream().to_le_bytes());
-    put(&mut body, &saved.host.random.get_word_pos().to_le_bytes());
-    put(&mut body, &saved.host.clock.to_le_bytes());
-    put(&mut body, &saved.host.processor_time.to_le_bytes());
-    put(&mut body, &saved.block.to_le_bytes());
-    put(&mut body, &saved.spent.to_le_bytes());
-    put(&mut body, &saved.contexts.to_le_bytes());
+    let mut head = Vec::with_capacity(1024);
+    put(&mut head, &checkpoint.stack_pointer.unwrap_or(-1).to_le_bytes());
+    put(&mut head, &u8::from(checkpoint.stack_pointer.is_some()).to_le_bytes());
+    put(&mut head, &(checkpoint.size() as u64).to_le_bytes());
+    put(&mut head, &saved.host.random.get_seed());
+    put(&mut head, &saved.host.random.get_stream().to_le_bytes());
+    put(&mut head, &saved.host.random.get_word_pos().to_le_bytes());
+    put(&mut head, &saved.host.clock.to_le_bytes());
+    put(&mut head, &saved.host.processor_time.to_le_bytes());
+    put(&mut head, &saved.block.to_le_bytes());
+    put(&mut head, &saved.spent.to_le_bytes());
     let limits = serde_json::to_vec(&saved.limits)?;
-    put(&mut body, &(limits.len() as u32).to_le_bytes());
-    put(&mut body, &limits);
-    put(&mut body, &(pages.len() as u32).to_le_bytes());
-    for (number, bytes) in &pages {
-        put(&mut body, &number.to_le_bytes());
-        put(&mut body, bytes);
-    }
-    let body = zstd::bulk::compress(&body, 1)?;
-    let mut bytes = Vec::with_capacity(HEADER + body.len() + SUM);
+    put(&mut head, &(limits.len() as u32).to_le_bytes());
+    put(&mut head, &limits);
+    let mut bytes = Vec::new();
     put(&mut bytes, MARK);
     put(&mut bytes, &FORMAT.to_le_bytes());
     put(&mut bytes, &core.hash);
-    put(&mut bytes, &(body.len() as u64).to_le_bytes());
-    put(&mut bytes, &body);
+    put(&mut bytes, &[0; 8]);
+    let mut body = zstd::stream::write::Encoder::new(bytes, 1)?;
+    body.write_all(&head)?;
+    checkpoint.pages(|number, page| {
+        body.write_all(&number.to_le_bytes())?;
+        body.write_all(page)
+    })?;
+    let mut bytes = body.finish()?;
+    let length = (bytes.len() - HEADER) as u64;
+    bytes[HEADER - 8..HEADER].copy_from_slice(&length.to_le_bytes());
     let sum = Sha256::digest(&bytes);
     put(&mut bytes, &sum);
     Ok(bytes)
@@ -130,12 +129,10 @@ fn parse(core: &Core, plain: &[u8], allowed: u64) -> Result<(Checkpoint, Saved),
     let processor_time = body.number(u64::from_le_bytes).ok_or_else(damaged)?;
     let block = body.number(u64::from_le_bytes).ok_or_else(damaged)?;
     let spent = body.number(u64::from_le_bytes).ok_or_else(damaged)?;
-    let contexts = body.number(u32::from_le_bytes).ok_or_else(damaged)?;
     let length = body.number(u32::from_le_bytes).ok_or_else(damaged)?;
     let limits = body.take(length as usize).ok_or_else(damaged)?;
     let limits = serde_json::from_slice(limits).map_err(|_| SnapshotError::Damaged("its limits do not parse"))?;
-    let count = body.number(u32::from_le_bytes).ok_or_else(damaged)? as usize;
-    if count.checked_mul(PAGE + 4) != Some(body.0.len()) {
+    if !body.0.len().is_multiple_of(PAGE + 4) {
         return Err(damaged());
     }
     let pages = body.0.chunks_exact(PAGE + 4).filter_map(|page| {
@@ -146,7 +143,7 @@ fn parse(core: &Core, plain: &[u8], allowed: u64) -> Result<(Checkpoint, Saved),
     let checkpoint = Checkpoint::from_pages(Arc::clone(&core.image), size as usize, pointer, pages)
         .map_err(|_| SnapshotError::Damaged("its pages do not fit its memory"))?;
     let host = HostState { random, clock, processor_time };
-    Ok((checkpoint, Saved { host, limits, block, spent, contexts }))
+    Ok((checkpoint, Saved { host, limits, block, spent }))
 }
 
 struct Reader<'a>(&'a [u8]);

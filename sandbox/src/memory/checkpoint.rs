@@ -86,32 +86,29 @@ impl Checkpoint {
         self.size
     }
 
-    /// Bytes that this checkpoint holds beside the image.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for measurements"))]
-    pub(crate) fn held(&self) -> usize {
-        self.bytes.len() + self.layer.as_ref().map_or(0, |layer| layer.length)
-    }
-
-    /// Every page that differs from the image: number and bytes, ascending.
-    pub(crate) fn pages(&self) -> io::Result<Vec<(u32, Vec<u8>)>> {
-        let mut pages = std::collections::BTreeMap::new();
-        if let Some(layer) = &self.layer {
-            let first = self.image.length() / PAGE;
-            for index in 0..layer.length / PAGE {
-                let mut page = vec![0; PAGE];
-                layer.file.read_exact_at(&mut page, (index * PAGE) as u64)?;
+    /// Visits every page that differs from the image: number and bytes, ascending.
+    pub(crate) fn pages(&self, mut visit: impl FnMut(u32, &[u8]) -> io::Result<()>) -> io::Result<()> {
+        let starts = self.runs.iter().flat_map(|run| run.clone().step_by(PAGE));
+        let mut own = starts.zip(self.bytes.chunks_exact(PAGE)).peekable();
+        let start = self.image.length();
+        let layer = self.layer.as_ref().map(|layer| (layer, start..start + layer.length));
+        let mut page = [0; PAGE];
+        if let Some((layer, range)) = layer {
+            for offset in range.step_by(PAGE) {
+                while let Some((at, bytes)) = own.next_if(|(at, _)| *at < offset) {
+                    visit((at / PAGE) as u32, bytes)?;
+                }
+                if let Some((at, bytes)) = own.next_if(|(at, _)| *at == offset) {
+                    visit((at / PAGE) as u32, bytes)?;
+                    continue;
+                }
+                layer.file.read_exact_at(&mut page, (offset - start) as u64)?;
                 if page.iter().any(|byte| *byte != 0) {
-                    pages.insert((first + index) as u32, page);
+                    visit((offset / PAGE) as u32, &page)?;
                 }
             }
         }
-        let mut bytes = self.bytes.chunks_exact(PAGE);
-        for start in self.runs.iter().flat_map(|run| run.clone().step_by(PAGE)) {
-            if let Some(page) = bytes.next() {
-                pages.insert((start / PAGE) as u32, page.to_vec());
-            }
-        }
-        Ok(pages.into_iter().collect())
+        own.try_for_each(|(at, bytes)| visit((at / PAGE) as u32, bytes))
     }
 
     /// A checkpoint of `size` bytes from the pages that differ from `image`, ascending.

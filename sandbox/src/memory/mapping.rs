@@ -414,7 +414,13 @@ mod tests {
                 let checkpoint = Checkpoint::take(&first, &previous, Some(7), true).unwrap();
                 let second = mapping(&checkpoint);
                 assert!(first.bytes(0..first.size()) == second.bytes(0..second.size()), "{pages} {round}");
-                let saved = checkpoint.pages().unwrap();
+                let mut saved = Vec::new();
+                checkpoint
+                    .pages(|number, bytes| {
+                        saved.push((number, bytes.to_vec()));
+                        Ok(())
+                    })
+                    .unwrap();
                 let saved = saved.iter().map(|(number, bytes)| (*number, bytes.as_slice()));
                 let image = Arc::clone(first.image());
                 let third = mapping(&Checkpoint::from_pages(image, first.size(), Some(7), saved).unwrap());

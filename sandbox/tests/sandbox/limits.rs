@@ -126,7 +126,7 @@ async fn a_short_block_does_not_wait_for_hogs() {
     let sandbox = espalier_sandbox::Sandbox::shared().unwrap();
     let mut hogs = Vec::new();
     for _ in 0..8 {
-        let limits = Limits { block: Duration::from_secs(60), ..Limits::default() };
+        let limits = Limits { block: Duration::from_mins(1), ..Limits::default() };
         let mut hog = sandbox.repl(ReplOptions { limits, ..ReplOptions::default() }).await.unwrap();
         hogs.push(tokio::spawn(async move { hog.execute("while True: pass").await }));
     }
