@@ -21,6 +21,8 @@ use crate::{Context, Execution, Limits, Outcome, ReplOptions, Sandbox, SandboxEr
 
 /// Largest size of all contexts of a REPL together, bytes.
 const MAX_CONTEXT_BYTES: u64 = 1 << 30;
+/// Execution time that setting up may take beyond a block's.
+const SET_UP: Duration = Duration::from_secs(10);
 /// Bytes of a context that the guest is given a second more for.
 const CONTEXT_BYTES_PER_SECOND: u64 = 4 << 20;
 
@@ -188,9 +190,7 @@ impl Repl {
         let request = bind_context_request(index, context.value());
         let size = context.size() as u64;
         self.contexts.push(context);
-        let seconds = size / CONTEXT_BYTES_PER_SECOND;
-        let limits = &self.options.limits;
-        let limits = Limits { block: limits.block.saturating_add(Duration::from_secs(seconds)), ..limits.clone() };
+        let limits = self.set_up_limits(Duration::from_secs(size / CONTEXT_BYTES_PER_SECOND));
         let bound = self.ask(&format!("binding context {index}"), request, limits).await;
         let bound = bound.and_then(|reply| match reply {
             Reply::Done => Ok(index),
@@ -334,7 +334,7 @@ impl Repl {
         let bytes = contexts.iter().map(|context| context.size() as u64).sum();
         let config = self.options.config(self.sandbox.inner.core.heap, bytes);
         let request = Request::Configure(config).to_bytes();
-        match self.ask("setting up", request, self.options.limits.clone()).await? {
+        match self.ask("setting up", request, self.set_up_limits(Duration::ZERO)).await? {
             Reply::Done => {}
             Reply::Refused(reason) => return Err(SandboxError::Name { name: "a tool".to_owned(), reason }),
             _ => return Err(unexpected()),
@@ -343,6 +343,12 @@ impl Repl {
             self.bind_context(context).await?;
         }
         Ok(())
+    }
+
+    /// The REPL's limits, with time for what its author set up and not its model.
+    fn set_up_limits(&self, more: Duration) -> Limits {
+        let limits = &self.options.limits;
+        Limits { block: limits.block.saturating_add(SET_UP).saturating_add(more), ..limits.clone() }
     }
 
     fn context_bytes(&self) -> u64 {

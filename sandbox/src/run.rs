@@ -13,6 +13,9 @@ use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::output::Capture;
 
+/// Largest message between host and guest that any limits allow, contexts apart, bytes.
+const MAX_MESSAGE_BYTES: usize = 1 << 30;
+
 /// What the guest's side asks of the side that awaits the request.
 pub(crate) enum Event<Done> {
     /// A host call.
@@ -167,8 +170,8 @@ impl Run {
             spent,
             max_spent: limits.calls_total,
             waited: Duration::ZERO,
-            max_call_bytes: limits.value_bytes.saturating_mul(2).saturating_add(1 << 16),
-            max_reply_bytes: limits.value_bytes.saturating_mul(4).saturating_add(4 << 20),
+            max_call_bytes: limits.value_bytes.saturating_mul(2).saturating_add(1 << 16).min(MAX_MESSAGE_BYTES),
+            max_reply_bytes: limits.value_bytes.saturating_mul(4).saturating_add(4 << 20).min(MAX_MESSAGE_BYTES),
             deterministic,
             gone,
             memory_seen: false,

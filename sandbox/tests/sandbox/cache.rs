@@ -53,6 +53,17 @@ async fn code_that_others_could_have_written_is_not_run() {
 }
 
 #[test]
+fn one_compiles_and_the_others_wait_for_it() {
+    let folder = Folder::new("lock");
+    let origins: Vec<_> = std::thread::scope(|scope| {
+        let loads: Vec<_> = (0..4).map(|_| scope.spawn(|| folder.load().report().origin.clone())).collect();
+        loads.into_iter().map(|load| load.join().unwrap()).collect()
+    });
+    assert_eq!(origins.iter().filter(|origin| **origin == ModuleOrigin::Compiled).count(), 1, "{origins:?}");
+    assert_eq!(origins.iter().filter(|origin| **origin == ModuleOrigin::Cached).count(), 3, "{origins:?}");
+}
+
+#[test]
 fn what_is_no_interpreter_is_refused() {
     for artifact in [Vec::new(), b"not compressed".to_vec(), include_bytes!("main.rs").to_vec()] {
         let options = LoadOptions { artifact: Some(artifact), ..LoadOptions::default() };

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use espalier_sandbox::{LoadOptions, Outcome, Repl, ReplOptions, Sandbox, Value};
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
 
 use crate::{run, serving, tight};
 
@@ -123,4 +125,35 @@ async fn a_snapshot_restores() {
     let mut restored = sandbox.restore(&bytes, ReplOptions::default()).await;
     // This guest answers nothing but blocks, so a restored one is refused at its first question.
     assert!(restored.as_mut().is_err(), "{expected}");
+}
+
+/// Whatever fails in between, a REPL goes on as one in which nothing failed.
+#[tokio::test]
+async fn failures_in_between_change_nothing() {
+    let folder = Folder::new("model");
+    let sandbox = folder.load();
+    for seed in 0..8 {
+        let mut choice = ChaCha8Rng::seed_from_u64(seed);
+        let options = || ReplOptions { seed, deterministic: true, ..serving(|_, _| async { Ok(Value::Int(3)) }) };
+        let mut smooth = sandbox.repl(options()).await.unwrap();
+        let mut rough = sandbox.repl(options()).await.unwrap();
+        let mut history = Vec::new();
+        for _ in 0..60 {
+            let block = ["i", "r", "t", "c", "s", "g"][choice.random_range(0..6)];
+            // Growth is bounded so that the test stays small.
+            let block = if block == "g" && history.iter().filter(|b| **b == "g").count() > 4 { "i" } else { block };
+            history.push(block);
+            match choice.random_range(0..6) {
+                0 => {
+                    let stopped = run(&mut rough, "u").await;
+                    assert!(matches!(stopped.outcome, Outcome::Killed { .. }), "{:?}", stopped.outcome);
+                }
+                1 => rough = rough.fork(None).await.unwrap(),
+                2 => drop(rough.fork(None).await.unwrap()),
+                3 => drop(rough.snapshot().await.unwrap()),
+                _ => {}
+            }
+            assert_eq!(printed(&mut rough, &[block]).await, printed(&mut smooth, &[block]).await, "{history:?}");
+        }
+    }
 }
