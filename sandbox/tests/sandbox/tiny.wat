@@ -53,8 +53,8 @@
     (if (i32.eq (local.get $letter) (i32.const 115))
       (then (i64.store (i32.const 1032)
         (i64.load (i32.sub (i32.mul (memory.size) (i32.const 65536)) (i32.const 4096))))))
-    ;; printed: 'A' and the counter's low six bits
-    (i32.store8 (i32.const 3100) (i32.add (i32.const 65) (i32.and (i32.load (i32.const 1032)) (i32.const 63))))
+    ;; printed: 'A' and the counter's low five bits
+    (i32.store8 (i32.const 3100) (i32.add (i32.const 65) (i32.and (i32.load (i32.const 1032)) (i32.const 31))))
     (call $write (i32.const 1) (i32.const 3100) (i32.const 1))
     ;; l: loop for ever
     (if (i32.eq (local.get $letter) (i32.const 108)) (then (loop $ever (br $ever))))
