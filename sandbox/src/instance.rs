@@ -11,11 +11,14 @@ use wasmtime::{
 };
 
 use crate::journal::HostState;
-use crate::memory::{Checkpoint, Creator, Image, Mapping};
+use crate::memory::{Checkpoint, Creator, Image, Mapping, Stack};
 use crate::run::{Interrupt, Run};
 
 /// Length of a slice, nanoseconds: how long a guest runs before others get its thread.
 pub(crate) const SLICE: u64 = 5_000_000;
+
+/// Execution time of a request after which its stack is worth trimming, nanoseconds.
+const TRIM_FROM: u64 = 500_000;
 
 /// Why the host stopped a guest.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -107,6 +110,8 @@ impl ResourceLimiter for Limiter {
 
 /// A live guest that serves one request at a time.
 pub(crate) struct Live {
+    /// Its native stack, once it ran. Dropped before the store, which gives the stack back for others.
+    stack: Option<Stack>,
     store: Store<State>,
     instance: Instance,
     memory: Memory,
@@ -147,7 +152,7 @@ impl Live {
             stack_pointer.set(&mut store, Val::I32(pointer))?;
         }
         store.data_mut().memory = Some(memory);
-        Ok(Self { store, instance, memory, stack_pointer, alloc, call, mapping })
+        Ok(Self { stack: None, store, instance, memory, stack_pointer, alloc, call, mapping })
     }
 
     /// The host's state beside the guest.
@@ -175,7 +180,20 @@ impl Live {
         let max_reply = state.run.max_reply_bytes;
         self.store.set_epoch_deadline(1);
         let length = u32::try_from(request.len()).map_err(|_| Halt::Protocol("a request beyond 4 GiB"))?;
-        let pointer = self.alloc.call_async(&mut self.store, length).await?;
+        let pointer = {
+            // The first call makes the stack, on the thread that polls first.
+            let mut call = std::pin::pin!(self.alloc.call_async(&mut self.store, length));
+            let stack = &mut self.stack;
+            let _ = stack.is_none().then(Stack::made);
+            std::future::poll_fn(|context| {
+                let polled = call.as_mut().poll(context);
+                if stack.is_none() {
+                    *stack = Stack::made();
+                }
+                polled
+            })
+            .await?
+        };
         self.memory
             .write(&mut self.store, pointer as usize, request)
             .map_err(|_| Halt::Protocol("a request's buffer lies outside its memory"))?;
@@ -200,7 +218,13 @@ impl Live {
     /// Ends the request's bookkeeping.
     pub(crate) fn finish(&mut self) -> Run {
         let state = self.store.data_mut();
-        state.host.processor_time = state.host.processor_time.saturating_add(state.run.used());
+        let used = state.run.used();
+        if used >= TRIM_FROM
+            && let Some(stack) = &self.stack
+        {
+            stack.trim();
+        }
+        state.host.processor_time = state.host.processor_time.saturating_add(used);
         std::mem::replace(&mut state.run, Run::idle())
     }
 

@@ -13,7 +13,7 @@ use wasmtime::{Config, Engine, ExternType, Linker, Module};
 use crate::artifact::Artifact;
 use crate::instance::{Core, Live};
 use crate::journal::HostState;
-use crate::memory::{Checkpoint, Creator, Image, PAGE, WASM_PAGE, page_size};
+use crate::memory::{Checkpoint, Creator, Image, PAGE, Stacks, WASM_PAGE, page_size};
 use crate::module_cache::{self, ModuleOrigin};
 use crate::pool::Pool;
 use crate::run::Run;
@@ -132,6 +132,7 @@ fn engine() -> wasmtime::Result<Engine> {
     config
         .epoch_interruption(true)
         .with_host_memory(Arc::new(Creator))
+        .with_host_stack(Arc::new(Stacks::default()))
         .memory_init_cow(false)
         .memory_may_move(false)
         .memory_reservation(4 << 30)

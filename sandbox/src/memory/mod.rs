@@ -5,6 +5,7 @@
 //! | [`image`] | the booted interpreter's memory in a sealed file that every REPL maps privately |
 //! | [`mapping`] | one guest's address range, and wasmtime's two memory traits over it |
 //! | [`pagemap`] | which pages of a mapping were written |
+//! | [`stack`] | the native stacks on which guests run |
 //! | [`checkpoint`] | a state to come back to, shared by the REPLs that started from it |
 //!
 //! A guest's memory is `[image | heap | nothing]`: the image's part is always a private mapping of the image; the
@@ -19,10 +20,12 @@ pub(crate) mod checkpoint;
 pub(crate) mod image;
 pub(crate) mod mapping;
 pub(crate) mod pagemap;
+pub(crate) mod stack;
 
 pub(crate) use checkpoint::{Checkpoint, Layer};
 pub(crate) use image::Image;
 pub(crate) use mapping::{Creator, Mapping, Seed, page_size};
+pub(crate) use stack::{Stack, Stacks};
 
 /// Bytes of a kernel page. Loading refuses a machine with another size.
 pub(crate) const PAGE: usize = 4096;
