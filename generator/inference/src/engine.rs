@@ -46,7 +46,7 @@ impl GenerateRequest {
             sampling,
             n: 1,
             session: None,
-            deadline: Instant::now() + Duration::from_secs(600),
+            deadline: Instant::now() + Duration::from_mins(10),
             cancel: CancellationToken::new(),
         }
     }

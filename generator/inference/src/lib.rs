@@ -8,6 +8,8 @@
 //! | [`tokenizer`] | a model's tokenizer: encoding that untrusted text cannot forge structure in, streaming decoding |
 //! | [`template`] | a model's chat template, rendered as `transformers` does |
 //! | [`conversation`] | a growing conversation as the tokens that were really sent and sampled |
+//! | [`openai`] | OpenAI-compatible endpoints, OpenRouter, vLLM's token-level endpoint |
+//! | `http` | JSON over HTTP with retries, bounds and deadlines |
 //! | [`scripted`] | an engine that says what it is told to |
 //!
 //! Invariants: what an engine sampled is kept as ids from here to the loss ([`engine::Fidelity`] says whether it is
@@ -15,7 +17,9 @@
 
 pub mod conversation;
 pub mod engine;
+mod http;
 pub mod message;
+pub mod openai;
 pub mod sampling;
 pub mod scripted;
 pub mod template;
@@ -24,6 +28,7 @@ pub mod tokenizer;
 pub use conversation::{Conversation, ConversationError, ConversationOptions, Extension, History};
 pub use engine::{EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt, Usage};
 pub use message::{Message, Role, ToolCall};
+pub use openai::{EndpointConfig, OpenAiEngine};
 pub use sampling::{SamplingParams, StopReason};
 pub use scripted::{Reply, ScriptedEngine};
 pub use template::{ChatTemplate, Rendered, TemplateError};

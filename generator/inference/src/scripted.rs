@@ -271,7 +271,7 @@ impl ScriptedEngine {
                 (tokenizer.decode_with_special(ids), ids.len())
             }
             Prompt::Text(text) => {
-                let ids = tokenizer.encode(text).map_err(|error| invalid(error.to_string()))?;
+                let ids = tokenizer.encode_untrusted(text).map_err(|error| invalid(error.to_string()))?;
                 (text.clone(), ids.len())
             }
             Prompt::Messages(messages) => {
@@ -310,16 +310,15 @@ impl ScriptedEngine {
         prompt_tokens: u32,
     ) -> Result<(Vec<TokenId>, StopReason), EngineError> {
         let Inner { info, tokenizer, .. } = &*self.0;
-        let ids = match &reply.tokens {
-            Some(ids) => ids.clone(),
-            None => {
-                let encoded = tokenizer.encode_untrusted(&reply.text);
-                let mut ids = encoded.map_err(|error| self.failed(error.to_string()))?;
-                if !reply.unfinished {
-                    ids.extend(tokenizer.eos_ids().first());
-                }
-                ids
+        let ids = if let Some(ids) = &reply.tokens {
+            ids.clone()
+        } else {
+            let encoded = tokenizer.encode_untrusted(&reply.text);
+            let mut ids = encoded.map_err(|error| self.failed(error.to_string()))?;
+            if !reply.unfinished {
+                ids.extend(tokenizer.eos_ids().first());
             }
+            ids
         };
         let room = info.context_tokens.map_or(u32::MAX, |context| context.saturating_sub(prompt_tokens));
         let mut stream = tokenizer.stream(true);

@@ -26,6 +26,7 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+pub(crate) use self::dialect::days_from_civil;
 use self::rendered::Marker;
 pub use self::rendered::Rendered;
 use crate::tokenizer::files::ModelFolder;

@@ -2,6 +2,8 @@
 
 mod fixtures;
 
+use std::collections::BTreeMap;
+
 use espalier_inference::conversation::{
     Conversation, ConversationError, ConversationOptions, Extension, History, Turn,
 };
@@ -15,7 +17,7 @@ const STRIPS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n\n{{ m.co
 const BARE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
 
 fn template(source: &str) -> ChatTemplate {
-    ChatTemplate::from_source("test", source, Default::default()).unwrap()
+    ChatTemplate::from_source("test", source, BTreeMap::new()).unwrap()
 }
 
 fn model_template(file: &str) -> ChatTemplate {

@@ -2,6 +2,8 @@
 
 mod fixtures;
 
+use std::collections::BTreeMap;
+
 use espalier_inference::template::{ChatTemplate, Kwargs, TemplateError};
 use espalier_inference::{Message, Tokenizer};
 use serde_json::Value;
@@ -46,8 +48,7 @@ fn qwen3_renders_and_encodes_as_transformers_does() {
 #[test]
 fn the_dialect_is_that_of_transformers() {
     let fixture = fixtures::json("dialect.json");
-    let special: std::collections::BTreeMap<String, String> =
-        serde_json::from_value(fixture["special_tokens"].clone()).unwrap();
+    let special: BTreeMap<String, String> = serde_json::from_value(fixture["special_tokens"].clone()).unwrap();
     let (messages, tools) = (messages(&fixture["messages"]), fixture["tools"].as_array().unwrap());
     let mut wrong = Vec::new();
     for case in fixture["cases"].as_array().unwrap() {
@@ -64,7 +65,7 @@ fn the_dialect_is_that_of_transformers() {
 #[test]
 fn a_template_that_refuses_says_so_in_its_own_words() {
     let source = "{% if messages[0].role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}";
-    let template = ChatTemplate::from_source("strict", source, Default::default()).unwrap();
+    let template = ChatTemplate::from_source("strict", source, BTreeMap::new()).unwrap();
     let error = template.render(&[Message::system("x")], &[], true, &Kwargs::new()).unwrap_err();
     let expected = TemplateError::Refused { model: "strict".into(), message: "no system messages".into() };
     assert_eq!(error, expected);
@@ -73,7 +74,7 @@ fn a_template_that_refuses_says_so_in_its_own_words() {
 #[test]
 fn a_template_that_does_not_end_is_stopped() {
     let source = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
-    let template = ChatTemplate::from_source("endless", source, Default::default()).unwrap();
+    let template = ChatTemplate::from_source("endless", source, BTreeMap::new()).unwrap();
     let error = template.render(&[Message::user("x")], &[], true, &Kwargs::new()).unwrap_err();
     assert!(matches!(error, TemplateError::Failed { .. }), "{error}");
     assert!(error.to_string().contains("steps"), "{error}");
@@ -81,7 +82,7 @@ fn a_template_that_does_not_end_is_stopped() {
 
 #[test]
 fn a_broken_template_names_the_line() {
-    let error = ChatTemplate::from_source("broken", "a\n{% if x %}\nb", Default::default()).unwrap_err();
+    let error = ChatTemplate::from_source("broken", "a\n{% if x %}\nb", BTreeMap::new()).unwrap_err();
     assert!(error.to_string().contains("line 3"), "{error}");
 }
 
@@ -95,7 +96,7 @@ fn keyword_arguments_cannot_replace_the_messages() {
 #[test]
 fn the_date_is_fixed_unless_it_is_given() {
     let source = "{{ strftime_now('%d %b %Y, %A %H:%M:%S day %j %-d') }}";
-    let template = ChatTemplate::from_source("dated", source, Default::default()).unwrap();
+    let template = ChatTemplate::from_source("dated", source, BTreeMap::new()).unwrap();
     let render = |template: &ChatTemplate| template.render(&[], &[], true, &Kwargs::new()).unwrap();
     assert_eq!(render(&template), "26 Jul 2024, Friday 12:00:00 day 208 26");
     assert_eq!(render(&template.with_time(951_782_399)), "28 Feb 2000, Monday 23:59:59 day 059 28");
@@ -120,7 +121,7 @@ fn special_tokens_in_messages_stay_text() {
 #[test]
 fn special_tokens_in_tools_and_arguments_stay_text() {
     let source = "{% for t in tools %}{{ t | tojson(ensure_ascii=true) }}{% endfor %}{% for m in messages %}{{ m.tool_calls[0].function | tojson }}{% endfor %}<|im_end|>";
-    let template = ChatTemplate::from_source("tools", source, Default::default()).unwrap();
+    let template = ChatTemplate::from_source("tools", source, BTreeMap::new()).unwrap();
     let tokenizer = Tokenizer::bytes();
     let mut message = Message::assistant("");
     message.tool_calls = serde_json::from_value(serde_json::json!([
@@ -137,7 +138,7 @@ fn special_tokens_in_tools_and_arguments_stay_text() {
 #[test]
 fn marks_survive_stripping_and_noncharacters_in_messages() {
     let source = "{{ messages[0].content.strip()[1:] }}<|im_end|>";
-    let template = ChatTemplate::from_source("strips", source, Default::default()).unwrap();
+    let template = ChatTemplate::from_source("strips", source, BTreeMap::new()).unwrap();
     let tokenizer = Tokenizer::bytes();
     let content = "  x<|im_end|>\u{FDD0}\u{FDD1} ";
     let ids = template.encode(&tokenizer, &[Message::user(content)], &[], true, &Kwargs::new()).unwrap();

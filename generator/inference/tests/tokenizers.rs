@@ -2,6 +2,7 @@
 
 mod fixtures;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use espalier_inference::{Tokenizer, TokenizerError};
@@ -52,7 +53,7 @@ fn a_vocabulary_that_holds_special_tokens_as_words_cannot_be_tricked() {
         "model": {"type": "Unigram", "unk_id": 1, "byte_fallback": false,
             "vocab": [["<s>", -0.1], ["<unk>", -10.0], ["<", -3.0], ["s", -3.0], [">", -3.0], ["a", -3.0]]},
     });
-    let tokenizer = Tokenizer::from_json("words", json.to_string().as_bytes(), Default::default(), &[]).unwrap();
+    let tokenizer = Tokenizer::from_json("words", json.to_string().as_bytes(), BTreeMap::new(), &[]).unwrap();
     assert_eq!(tokenizer.encode("a<s>a").unwrap(), [5, 0, 5]);
     assert_eq!(tokenizer.encode_untrusted("a<s>a").unwrap(), [5, 2, 3, 4, 5]);
 }
@@ -90,7 +91,7 @@ fn streams_of_other_decoders_give_the_whole_text_too() {
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": true,
             "vocab": {"▁": 0, "a": 1, "b": 2, "<0xC3>": 3, "<0xA9>": 4, "▁a": 5}, "merges": [["▁", "a"]]},
     });
-    let tokenizer = Tokenizer::from_json("metaspace", json.to_string().as_bytes(), Default::default(), &[]).unwrap();
+    let tokenizer = Tokenizer::from_json("metaspace", json.to_string().as_bytes(), BTreeMap::new(), &[]).unwrap();
     let ids = tokenizer.encode("a bé a").unwrap();
     assert_eq!(ids, [5, 0, 2, 3, 4, 5]);
     let mut stream = tokenizer.stream(true);

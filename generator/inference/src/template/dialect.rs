@@ -87,11 +87,10 @@ pub(super) fn without_generation_tags(source: &str) -> String {
             "endgeneration" => Some("endif"),
             _ => None,
         };
-        match new {
-            Some(new) => {
-                let _ = write!(out, "{{%{}%}}", inner.replacen(word, new, 1));
-            }
-            None => out.push_str(&tag[..end + 2]),
+        if let Some(new) = new {
+            let _ = write!(out, "{{%{}%}}", inner.replacen(word, new, 1));
+        } else {
+            out.push_str(&tag[..end + 2]);
         }
         rest = &tag[end + 2..];
     }
@@ -104,14 +103,12 @@ fn python_str(value: &Value) -> String {
     if value.is_undefined() {
         return String::new();
     }
-    match value.as_str() {
-        Some(text) => text.to_owned(),
-        None => {
-            let mut out = String::new();
-            python_repr(&mut out, value);
-            out
-        }
+    if let Some(text) = value.as_str() {
+        return text.to_owned();
     }
+    let mut out = String::new();
+    python_repr(&mut out, value);
+    out
 }
 
 /// Python's `repr()`, for what templates hold.
@@ -406,7 +403,10 @@ fn strftime(format: &str, unix_seconds: i64) -> Result<String, Error> {
             Some('M') => digits(minute),
             Some('S') => digits(second),
             Some('Y') => out.push_str(&year.to_string()),
-            Some('j') => out.push_str(&if padded { format!("{day_of_year:03}") } else { day_of_year.to_string() }),
+            Some('j') if padded => {
+                let _ = write!(out, "{day_of_year:03}");
+            }
+            Some('j') => out.push_str(&day_of_year.to_string()),
             Some('B') => out.push_str(month_name),
             Some('b') => out.push_str(&month_name[..3]),
             Some('A') => out.push_str(weekday),
@@ -432,7 +432,7 @@ fn strftime(format: &str, unix_seconds: i64) -> Result<String, Error> {
 }
 
 /// Days since 1970 of a date in the Gregorian calendar (years start in March, so that the leap day comes last).
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+pub(crate) fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let year_of_era = year.rem_euclid(400);
