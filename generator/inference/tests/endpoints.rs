@@ -184,7 +184,7 @@ async fn a_stall_ends_by_the_deadline_and_closes_the_connection() {
     let mut server = serve([Answer::Stall]).await;
     let engine = OpenAiEngine::new(config(&server.base_url)).unwrap();
     let mut asked = hi();
-    asked.deadline = Instant::now() + Duration::from_millis(100);
+    asked.deadline = Instant::now() + Duration::from_millis(1500);
     assert_eq!(engine.generate(asked).await, Err(EngineError::Deadline { model: "m".into() }));
     server.client_gone().await;
 }
@@ -221,7 +221,7 @@ async fn dropping_a_request_closes_the_connection() {
 async fn one_try_that_takes_too_long_is_followed_by_another() {
     let server = serve([Answer::Stall, Answer::Json(chat("Hello"))]).await;
     let mut config = config(&server.base_url);
-    config.limits.attempt_timeout_ms = 200;
+    config.limits.attempt_timeout_ms = 500;
     assert_eq!(ask(config).await.unwrap().text, "Hello");
 }
 
@@ -411,7 +411,8 @@ async fn no_more_requests_than_allowed_are_under_way() {
     let mut asked = hi();
     asked.n = 12;
     let all = OpenAiEngine::new(config).unwrap().generate(asked).await.unwrap();
-    assert_eq!((all.len(), server.most_at_once()), (12, 2));
+    assert_eq!(all.len(), 12);
+    assert!(server.most_at_once() <= 2, "{} requests at once", server.most_at_once());
 }
 
 #[tokio::test]
