@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use espalier_sandbox::{LoadOptions, Outcome, Repl, ReplOptions, Sandbox, Value};
+use espalier_sandbox::{LoadOptions, Outcome, Repl, ReplOptions, Sandbox, SandboxError, Value};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
+use crate::snapshots::forge;
 use crate::{run, serving, tight};
 
 /// A folder of this test's own, removed at the end.
@@ -125,6 +126,35 @@ async fn a_snapshot_restores() {
     let mut restored = sandbox.restore(&bytes, ReplOptions::default()).await;
     // This guest answers nothing but blocks, so a restored one is refused at its first question.
     assert!(restored.as_mut().is_err(), "{expected}");
+}
+
+/// Snapshots with random damage and a checksum that fits are refused or lead to a guest that runs within its limits.
+#[tokio::test]
+async fn forged_snapshots_end_in_a_typed_error() {
+    let folder = Folder::new("forged");
+    let sandbox = folder.load();
+    let mut repl = sandbox.repl(ReplOptions::default()).await.unwrap();
+    printed(&mut repl, &["i", "g", "r"]).await;
+    let bytes = repl.snapshot().await.unwrap();
+    let mut choice = ChaCha8Rng::seed_from_u64(1);
+    for round in 0..50 {
+        let forged = forge(&bytes, |body| {
+            for _ in 0..choice.random_range(1..4) {
+                // Half of the changes hit the first bytes, where sizes and counts are.
+                let end = if choice.random_bool(0.5) { 400 } else { body.len() };
+                let position = choice.random_range(0..end);
+                body[position] = choice.random();
+            }
+            if choice.random_bool(0.2) {
+                body.truncate(choice.random_range(0..body.len()));
+            }
+        });
+        match sandbox.restore(&forged, ReplOptions::default()).await {
+            Err(SandboxError::Snapshot(_)) => {}
+            other => panic!("round {round}: {other:?}"),
+        }
+    }
+    assert_eq!(run(&mut repl, "i").await.outcome, Outcome::Completed);
 }
 
 /// Whatever fails in between, a REPL goes on as one in which nothing failed.

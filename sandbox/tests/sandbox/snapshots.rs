@@ -139,7 +139,7 @@ async fn a_snapshot_larger_than_allowed_is_refused() {
 }
 
 /// A snapshot with another body and a checksum that fits it.
-fn forge(bytes: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub(crate) fn forge(bytes: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     const HEADER: usize = 52;
     let mut body = zstd::stream::decode_all(&bytes[HEADER..bytes.len() - 32]).unwrap();
     change(&mut body);
