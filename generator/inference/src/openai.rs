@@ -3,8 +3,8 @@
 //! | module | what lives there |
 //! |---|---|
 //! | this one | [`OpenAiEngine`] |
-//! | [`config`] | [`EndpointConfig`]: address, key, dialect, limits |
-//! | [`wire`] | bodies and answers |
+//! | `config` | [`EndpointConfig`]: address, key, dialect, limits |
+//! | `wire` | bodies and answers |
 //!
 //! What is known of a generation depends on the door ([`Api`]). `/chat/completions` gives text: [`Fidelity::Text`].
 //! `/completions` given token ids gives [`Fidelity::Tokens`] where the endpoint returns the sampled ids and the prompt's

@@ -3,8 +3,8 @@
 //! | module | what lives there |
 //! |---|---|
 //! | this one | [`ChatTemplate`]: loading and rendering |
-//! | [`dialect`] | what the templates' own dialect adds to Jinja, as Hugging Face's `transformers` defines it |
-//! | [`rendered`] | [`Rendered`]: text that knows which of its special tokens came from messages |
+//! | `dialect` | what the templates' own dialect adds to Jinja, as Hugging Face's `transformers` defines it |
+//! | `rendered` | [`Rendered`]: text that knows which of its special tokens came from messages |
 //!
 //! A template is the model's own: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json` (a text, or a
 //! list of named ones of which `tool_use` serves conversations with tools). What it sees is what `transformers` shows

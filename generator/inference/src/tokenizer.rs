@@ -3,15 +3,16 @@
 //! | module | what lives there |
 //! |---|---|
 //! | this one | [`Tokenizer`]: loading, encoding, the special tokens |
-//! | [`files`] | the JSON files of a model folder |
-//! | [`specials`] | where special tokens stand in a text, and which of them count |
-//! | [`decode`] | ids to text, whole or as they come |
+//! | `files` | the JSON files of a model folder |
+//! | `segments` | ids of long pieces of text that come again |
+//! | `specials` | where special tokens stand in a text, and which of them count |
+//! | `decode` | ids to text, whole or as they come |
 //!
 //! Trust: text comes from a template, which may write special tokens (`<|im_end|>`), and from messages, which may
 //! not: an observation that contains `<|im_end|>` must not end a turn. [`Tokenizer::encode`] recognises special tokens
 //! and is for trusted text only; [`Tokenizer::encode_untrusted`] recognises none; [`Tokenizer::encode_rendered`] takes
 //! a rendered conversation, which knows which of its special tokens came from the template
-//! ([`Rendered`](crate::template::Rendered)). Added tokens that are not special (`<think>`, `<tool_call>`) are words
+//! ([`Rendered`]). Added tokens that are not special (`<think>`, `<tool_call>`) are words
 //! that models write themselves; they are recognised everywhere.
 //!
 //! Invariants: encoding adds no token of its own (no beginning of text); truncation and padding that a file asks for
@@ -19,6 +20,7 @@
 
 mod decode;
 pub(crate) mod files;
+mod segments;
 pub(crate) mod specials;
 
 use std::collections::{BTreeMap, HashSet};
@@ -33,6 +35,7 @@ use tokenizers::pre_tokenizers::metaspace::PrependScheme;
 pub use self::decode::DecodeStream;
 use self::decode::Decoding;
 use self::files::ModelFolder;
+use self::segments::Segments;
 use self::specials::{Special, Specials};
 use crate::TokenId;
 use crate::template::Rendered;
@@ -74,14 +77,14 @@ pub struct Tokenizer(Arc<Inner>);
 
 struct Inner {
     name: String,
-    /// Recognises special tokens.
-    trusted: tokenizers::Tokenizer,
-    /// Recognises none; made when first needed (a copy of the vocabulary costs tens of megabytes for large ones).
-    untrusted: OnceLock<tokenizers::Tokenizer>,
-    /// As `untrusted`, for a text that does not stand at the beginning; only for vocabularies that mark it.
-    inner: OnceLock<tokenizers::Tokenizer>,
+    /// Recognises no special token: where these stand is found by `specials`, which knows whom to trust.
+    plain: tokenizers::Tokenizer,
+    /// As `plain`, for a text that does not stand at the beginning; only for vocabularies that mark it, made when first
+    /// needed.
+    inside: OnceLock<tokenizers::Tokenizer>,
     marks_beginning: bool,
     specials: Specials,
+    segments: Segments,
     special_ids: HashSet<TokenId>,
     decoding: Decoding,
     variables: BTreeMap<String, String>,
@@ -135,39 +138,39 @@ impl Tokenizer {
         eos_ids: &[TokenId],
     ) -> Result<Self, TokenizerError> {
         let malformed = |reason: String| TokenizerError::Malformed { file: file.to_owned(), reason };
-        let mut trusted = tokenizers::Tokenizer::from_bytes(json)
+        let mut plain = tokenizers::Tokenizer::from_bytes(json)
             .map_err(|error| malformed(format!("is not a tokenizer that this program knows: {error}")))?;
-        trusted.with_padding(None);
-        trusted
+        plain.with_padding(None);
+        plain
             .with_truncation(None)
             .map_err(|error| malformed(format!("asks for a truncation that cannot be switched off: {error}")))?;
-        trusted.set_encode_special_tokens(false);
+        plain.set_encode_special_tokens(true);
 
         let mut specials = Vec::new();
         let mut last = 0;
-        for (id, token) in trusted.get_added_tokens_decoder() {
+        for (id, token) in plain.get_added_tokens_decoder() {
             last = last.max(id);
             if token.special && !token.content.is_empty() {
                 specials.push(Special {
                     id,
                     text: token.content,
-                    normalized: token.normalized,
+                    single_word: token.single_word,
                     lstrip: token.lstrip,
                     rstrip: token.rstrip,
                 });
             }
         }
-        let size = trusted.get_vocab(true).into_values().max().map_or(0, |id| id.max(last) as usize + 1);
+        let size = plain.get_vocab(true).into_values().max().map_or(0, |id| id.max(last) as usize + 1);
 
         let mut ends = Vec::new();
         if let Some(eos) = variables.get("eos_token") {
-            let id = trusted
+            let id = plain
                 .token_to_id(eos)
                 .ok_or_else(|| malformed(format!("has no token `{eos}`, which is named as `eos_token`")))?;
             ends.push(id);
         }
         for &id in eos_ids {
-            if trusted.id_to_token(id).is_none() {
+            if plain.id_to_token(id).is_none() {
                 return Err(malformed(format!("has no token {id}, which is named as `eos_token_id`")));
             }
             if !ends.contains(&id) {
@@ -176,11 +179,11 @@ impl Tokenizer {
         }
 
         let marks_beginning = matches!(
-            trusted.get_pre_tokenizer(),
+            plain.get_pre_tokenizer(),
             Some(PreTokenizerWrapper::Metaspace(space)) if space.prepend_scheme == PrependScheme::First
         );
-        let decoding = match trusted.get_decoder() {
-            Some(DecoderWrapper::ByteLevel(_)) => Decoding::byte_level(&trusted, size),
+        let decoding = match plain.get_decoder() {
+            Some(DecoderWrapper::ByteLevel(_)) => Decoding::byte_level(&plain, size),
             _ => Decoding::Generic,
         };
         let unknown = variables.get("unk_token");
@@ -188,16 +191,16 @@ impl Tokenizer {
             specials.iter().filter(|special| Some(&special.text) != unknown).map(|special| special.id).collect();
         Ok(Self(Arc::new(Inner {
             name: name.to_owned(),
-            untrusted: OnceLock::new(),
-            inner: OnceLock::new(),
+            inside: OnceLock::new(),
             marks_beginning,
-            specials: Specials::new(specials, trusted.get_normalizer().is_some()),
+            segments: Segments::default(),
+            specials: Specials::new(specials),
             special_ids,
             decoding,
             variables,
             eos_ids: ends,
             size,
-            trusted,
+            plain,
         })))
     }
 
@@ -208,7 +211,7 @@ impl Tokenizer {
 
     /// Encodes trusted text: special tokens in it are recognised. Adds no token of its own.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        self.run(&self.0.trusted, text)
+        self.encode_parts(text, &[], true)
     }
 
     /// Encodes text that may come from anywhere: special tokens in it are ordinary text.
@@ -224,27 +227,40 @@ impl Tokenizer {
 
     /// As [`Tokenizer::encode_rendered`], for text that goes on from other tokens.
     pub(crate) fn encode_inside(&self, rendered: &Rendered) -> Result<Vec<TokenId>, TokenizerError> {
-        self.encode_at(rendered, !self.0.marks_beginning)
+        self.encode_at(rendered, false)
     }
 
     fn encode_at(&self, rendered: &Rendered, beginning: bool) -> Result<Vec<TokenId>, TokenizerError> {
-        let text = rendered.text();
-        if beginning && rendered.breaks().is_empty() && !self.0.specials.may_hide() {
-            return self.encode(text);
-        }
+        self.encode_parts(rendered.text(), rendered.breaks(), beginning)
+    }
+
+    /// Encodes special tokens outside `breaks` as such, and what lies between them as ordinary text.
+    fn encode_parts(&self, text: &str, breaks: &[usize], beginning: bool) -> Result<Vec<TokenId>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len() / 3);
         let mut done = 0;
-        for found in self.0.specials.live(text, rendered.breaks()) {
+        for found in self.0.specials.live(text, breaks) {
             if found.start > done {
-                ids.extend(self.plain(&text[done..found.start], beginning && done == 0)?);
+                self.part(&text[done..found.start], beginning && done == 0, &mut ids)?;
             }
             ids.push(found.id);
             done = found.end;
         }
         if done < text.len() {
-            ids.extend(self.plain(&text[done..], beginning && done == 0)?);
+            self.part(&text[done..], beginning && done == 0, &mut ids)?;
         }
         Ok(ids)
+    }
+
+    /// Appends the ids of ordinary text, from memory where it was seen before.
+    fn part(&self, text: &str, beginning: bool, ids: &mut Vec<TokenId>) -> Result<(), TokenizerError> {
+        let marked = beginning && self.0.marks_beginning;
+        if self.0.segments.append(text, marked, ids) {
+            return Ok(());
+        }
+        let new = self.plain(text, beginning)?;
+        self.0.segments.keep(text, marked, &new);
+        ids.extend(new);
+        Ok(())
     }
 
     /// The text of `ids`, special tokens left out. An id outside the vocabulary has no text.
@@ -274,12 +290,12 @@ impl Tokenizer {
 
     /// How the vocabulary writes a token (byte-level vocabularies write a space as `Ġ`); `None` outside it.
     pub fn token(&self, id: TokenId) -> Option<String> {
-        self.0.trusted.id_to_token(id)
+        self.0.plain.id_to_token(id)
     }
 
     /// The id of a token as the vocabulary writes it.
     pub fn id(&self, token: &str) -> Option<TokenId> {
-        self.0.trusted.token_to_id(token)
+        self.0.plain.token_to_id(token)
     }
 
     /// Whether a token is special: never text, always structure.
@@ -334,22 +350,17 @@ impl Tokenizer {
     }
 
     fn plain_tokenizer(&self, beginning: bool) -> &tokenizers::Tokenizer {
-        let plain = || {
-            let mut plain = self.0.trusted.clone();
-            plain.set_encode_special_tokens(true);
-            plain
-        };
         if beginning || !self.0.marks_beginning {
-            return self.0.untrusted.get_or_init(plain);
+            return &self.0.plain;
         }
-        self.0.inner.get_or_init(|| {
-            let mut plain = plain();
-            if let Some(PreTokenizerWrapper::Metaspace(space)) = plain.get_pre_tokenizer() {
+        self.0.inside.get_or_init(|| {
+            let mut inside = self.0.plain.clone();
+            if let Some(PreTokenizerWrapper::Metaspace(space)) = inside.get_pre_tokenizer() {
                 let mut space = space.clone();
                 space.set_prepend_scheme(PrependScheme::Never);
-                plain.with_pre_tokenizer(Some(space));
+                inside.with_pre_tokenizer(Some(space));
             }
-            plain
+            inside
         })
     }
 
@@ -366,7 +377,7 @@ impl Tokenizer {
                     Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
                 }
             }
-            Decoding::Generic => match self.0.trusted.decode(ids, skip_special) {
+            Decoding::Generic => match self.0.plain.decode(ids, skip_special) {
                 Ok(text) => text,
                 Err(error) => {
                     tracing::warn!(tokenizer = %self.0.name, %error, "the decoder failed; tokens are joined as they stand");

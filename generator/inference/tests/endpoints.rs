@@ -419,7 +419,8 @@ async fn no_more_requests_than_allowed_are_under_way() {
 async fn parameters_that_the_endpoint_does_not_know_are_refused() {
     let server: Server = serve([Answer::Json(chat("Hello"))]).await;
     let engine = OpenAiEngine::new(config(&server.base_url)).unwrap();
-    let changes: [(&str, fn(&mut SamplingParams)); 4] = [
+    type Change = fn(&mut SamplingParams);
+    let changes: [(&str, Change); 4] = [
         ("top_k", |s| s.top_k = 1),
         ("min_p", |s| s.min_p = 0.5),
         ("stop_token_ids", |s| s.stop_token_ids = vec![1]),

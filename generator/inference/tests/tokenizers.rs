@@ -59,6 +59,29 @@ fn a_vocabulary_that_holds_special_tokens_as_words_cannot_be_tricked() {
 }
 
 #[test]
+fn special_tokens_swallow_space_and_stand_alone_where_the_file_says_so() {
+    let mut json = fixtures::json("tiny/tokenizer.json");
+    json["truncation"] = serde_json::Value::Null;
+    json["padding"] = serde_json::Value::Null;
+    for (token, flags) in [(0, ("single_word", true)), (1, ("lstrip", true)), (2, ("rstrip", true))] {
+        json["added_tokens"][token][flags.0] = flags.1.into();
+    }
+    let json = json.to_string();
+    let library = tokenizers::Tokenizer::from_bytes(json.as_bytes()).unwrap();
+    let tokenizer = Tokenizer::from_json("flags", json.as_bytes(), BTreeMap::new(), &[]).unwrap();
+    for text in [
+        "a  <|im_start|> b",
+        "a <|im_end|>  b",
+        "<|im_end|> <|im_start|>",
+        "a<|endoftext|>b <|endoftext|> c",
+        "  <|im_start|>",
+    ] {
+        let expected = library.encode(text, false).unwrap();
+        assert_eq!(tokenizer.encode(text).unwrap(), expected.get_ids(), "{text}");
+    }
+}
+
+#[test]
 fn ids_outside_the_vocabulary_have_no_text() {
     let tokenizer = tiny();
     assert_eq!(tokenizer.decode(&[u32::MAX, 5000]), "");
@@ -145,6 +168,20 @@ proptest! {
             let ids = tokenizer.encode_untrusted(&text).unwrap();
             prop_assert!(ids.iter().all(|&id| !tokenizer.is_special(id)));
             prop_assert_eq!(tokenizer.decode(&ids), text.clone());
+        }
+    }
+
+    #[test]
+    fn trusted_text_encodes_as_the_library_does(
+        text in r"(<\|im_end\|>|<\|im_start\|>|<\||<think>|[ a-z\n]{1,300}|\PC){0,12}"
+    ) {
+        let mut library = tokenizers::Tokenizer::from_file(fixtures::path("tiny/tokenizer.json")).unwrap();
+        library.with_padding(None).with_truncation(None).unwrap();
+        let expected = library.encode(text.as_str(), false).unwrap();
+        let tokenizer = tiny();
+        // Twice: the second time, long pieces come from memory.
+        for _ in 0..2 {
+            prop_assert_eq!(tokenizer.encode(&text).unwrap(), expected.get_ids());
         }
     }
 

@@ -1,7 +1,8 @@
 //! Where special tokens stand in a text, and which of them count.
 //!
 //! A rendered conversation carries *breaks*: byte positions inside (or at the start of) special tokens that came from
-//! messages. An occurrence `[start, end)` counts if no break lies in it.
+//! messages. An occurrence `[start, end)` counts if no break lies in it. Special tokens are matched as they are written,
+//! before normalisation, so that no other text turns into one.
 
 use crate::TokenId;
 
@@ -9,8 +10,8 @@ use crate::TokenId;
 pub(crate) struct Special {
     pub(crate) id: TokenId,
     pub(crate) text: String,
-    /// Matched after normalisation, so that other texts may turn into it.
-    pub(crate) normalized: bool,
+    /// Stands alone: no letter, digit or underscore touches it.
+    pub(crate) single_word: bool,
     /// Swallows the whitespace before it.
     pub(crate) lstrip: bool,
     /// Swallows the whitespace after it.
@@ -30,11 +31,10 @@ pub(crate) struct Specials {
     tokens: Vec<Special>,
     ids: Vec<TokenId>,
     starts: [bool; 256],
-    may_hide: bool,
 }
 
 impl Specials {
-    pub(crate) fn new(mut tokens: Vec<Special>, normalizes: bool) -> Self {
+    pub(crate) fn new(mut tokens: Vec<Special>) -> Self {
         tokens.sort_by(|a, b| b.text.len().cmp(&a.text.len()).then(a.id.cmp(&b.id)));
         let mut ids: Vec<_> = tokens.iter().map(|token| token.id).collect();
         ids.sort_unstable();
@@ -44,13 +44,7 @@ impl Specials {
                 starts[usize::from(first)] = true;
             }
         }
-        let may_hide = normalizes && tokens.iter().any(|token| token.normalized);
-        Self { tokens, ids, starts, may_hide }
-    }
-
-    /// Whether text that does not hold a special token literally may still be read as one.
-    pub(crate) fn may_hide(&self) -> bool {
-        self.may_hide
+        Self { tokens, ids, starts }
     }
 
     pub(crate) fn has_id(&self, id: TokenId) -> bool {
@@ -80,7 +74,8 @@ impl Specials {
                 let next = breaks.partition_point(|&at| at < position);
                 breaks.get(next).is_some_and(|&at| at < position + token.text.len())
             };
-            let Some(token) = self.at(text, position).filter(|token| !broken(token)) else {
+            let stands = |token: &Special| !token.single_word || alone(text, position, position + token.text.len());
+            let Some(token) = self.at(text, position).filter(|token| !broken(token) && stands(token)) else {
                 position += 1;
                 continue;
             };
@@ -97,4 +92,10 @@ impl Specials {
         }
         found
     }
+}
+
+/// Whether no word touches `text[start..end]`.
+fn alone(text: &str, start: usize, end: usize) -> bool {
+    let word = |character: char| character.is_alphanumeric() || character == '_';
+    !text[..start].ends_with(word) && !text[end..].starts_with(word)
 }
