@@ -1,0 +1,5 @@
+//! Properties of rows, budgets and files.
+
+mod budgets;
+mod output;
+mod rows;
