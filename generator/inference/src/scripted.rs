@@ -5,6 +5,13 @@
 //! made up but depend on the tokens alone; `n` samples, delays, failures and stalls work, and cancellation and
 //! deadlines end each of them.
 //!
+//! ```jsonl
+//! "Let me look.\n```repl\nprint(len(context))\n```"
+//! {"text": "FINAL(42)", "delay_ms": 20}
+//! {"when": "How many lines", "text": "7"}
+//! {"fail": "the machine is gone"}
+//! ```
+//!
 //! A list is played from its start by every session ([`GenerateRequest::session`]), so that a thousand rollouts side by
 //! side each play the same script, whatever the order in which they run.
 

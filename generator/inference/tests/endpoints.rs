@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 use server::{Answer, Server, chat, raw, serve};
 use tokio::time::Instant;
 
+/// Changes one parameter.
+type Change = fn(&mut SamplingParams);
+
 /// A variable that every test has; what it holds serves as a key.
 const KEY_VARIABLE: &str = "CARGO_MANIFEST_DIR";
 
@@ -419,7 +422,6 @@ async fn no_more_requests_than_allowed_are_under_way() {
 async fn parameters_that_the_endpoint_does_not_know_are_refused() {
     let server: Server = serve([Answer::Json(chat("Hello"))]).await;
     let engine = OpenAiEngine::new(config(&server.base_url)).unwrap();
-    type Change = fn(&mut SamplingParams);
     let changes: [(&str, Change); 4] = [
         ("top_k", |s| s.top_k = 1),
         ("min_p", |s| s.min_p = 0.5),
@@ -434,6 +436,12 @@ async fn parameters_that_the_endpoint_does_not_know_are_refused() {
     }
     let error = engine.generate(request(Prompt::Tokens(vec![1]))).await.unwrap_err();
     assert!(matches!(&error, EngineError::Invalid { reason, .. } if reason.contains("token ids")), "{error}");
+    let engine = OpenAiEngine::new(tokens_config(&server.base_url, Api::Completions)).unwrap();
+    let error = engine.generate(hi()).await.unwrap_err();
+    assert!(
+        matches!(&error, EngineError::Invalid { reason, .. } if reason.contains("tokenizer and template")),
+        "{error}"
+    );
     assert!(server.seen().is_empty());
 }
 

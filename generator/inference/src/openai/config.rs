@@ -38,6 +38,22 @@ pub enum Dialect {
 }
 
 /// An OpenAI-compatible endpoint.
+///
+/// ```toml
+/// base_url = "http://localhost:8000/v1"
+/// model = "Qwen/Qwen3-8B"
+/// api = "completions"        # chat (default), completions, generate
+/// dialect = "vllm"           # open_ai (default), open_router, vllm
+/// api_key_env = "VLLM_KEY"   # the variable's name, never the key
+/// context_tokens = 32768
+///
+/// [limits]
+/// concurrency = 256
+/// retries = 5
+///
+/// [extra_body.provider]
+/// sort = "price"
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointConfig {
