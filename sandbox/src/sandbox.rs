@@ -79,8 +79,11 @@ impl Sandbox {
         let started = Instant::now();
         imports::start_clock();
         let compressed = match &options.artifact {
-            Some(bytes) => bytes,
-            None => embedded().ok_or_else(|| SandboxError::Load("this build embeds no interpreter".to_owned()))?,
+            Some(bytes) => bytes.as_slice(),
+            None => EMBEDDED.ok_or_else(|| {
+                let reason = "this build carries no interpreter: run `cargo xtask guest` and build again";
+                SandboxError::Load(reason.to_owned())
+            })?,
         };
         if page_size() != PAGE {
             return Err(SandboxError::Load(format!("expected memory pages of {PAGE} bytes")));
@@ -123,9 +126,10 @@ impl Sandbox {
 }
 
 /// The interpreter that this build carries.
-fn embedded() -> Option<&'static Vec<u8>> {
-    None
-}
+#[cfg(embedded_guest)]
+const EMBEDDED: Option<&[u8]> = Some(include_bytes!("../artifact/guest.wasm.zst"));
+#[cfg(not(embedded_guest))]
+const EMBEDDED: Option<&[u8]> = None;
 
 fn engine() -> wasmtime::Result<Engine> {
     let mut config = Config::new();
