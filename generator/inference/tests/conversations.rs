@@ -65,6 +65,21 @@ fn the_new_line_after_a_sampled_end_of_turn_is_the_environments() {
 }
 
 #[test]
+fn an_end_of_turn_that_swallows_the_new_line_swallows_it_here_too() {
+    // As in Phi-3's vocabulary.
+    let mut json = fixtures::json("tiny/tokenizer.json");
+    json["added_tokens"][2]["rstrip"] = true.into();
+    let tokenizer = Tokenizer::from_json("rstrip", json.to_string().as_bytes(), BTreeMap::new(), &[2]).unwrap();
+    let mut conversation = start(&ChatTemplate::chatml(), &tokenizer, ConversationOptions::default());
+    let said = tokenizer.encode_untrusted("Hello").unwrap();
+    conversation.push_assistant(&[said, vec![2]].concat(), "Hello").unwrap();
+    extended(conversation.push_observations(vec![Message::user("x")]).unwrap());
+    let template = ChatTemplate::chatml();
+    let afresh = template.encode(&tokenizer, conversation.messages(), &[], true, &Kwargs::new()).unwrap();
+    assert_eq!(conversation.ids(), afresh);
+}
+
+#[test]
 fn an_end_of_turn_that_was_not_sampled_is_the_environments() {
     let tokenizer = tiny();
     let mut conversation = start(&ChatTemplate::chatml(), &tokenizer, ConversationOptions::default());
