@@ -189,6 +189,9 @@ impl Decoder {
             let h = shim::silu_mul(&layer.gate_up.apply(&h)?)?;
             pending = Some(layer.down.apply(&h)?);
         }
+        if logit_rows.is_empty() {
+            return Ok(Tensor::f_empty([0, c.vocab], (Kind::Float, Device::Cpu))?);
+        }
         // Only the rows whose logits are asked for go through the output layer, the largest of all.
         if logit_rows.len() != tokens.len() {
             let rows = Tensor::f_from_slice(logit_rows)?;
