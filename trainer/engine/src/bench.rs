@@ -92,7 +92,12 @@ pub async fn decode(
         }
         let tokens = case.rows.iter().map(|(_, new)| new).sum();
         let seconds = best.as_secs_f64();
-        figures.push(DecodeFigure { name: case.name.clone(), tokens, seconds, tokens_per_second: tokens as f64 / seconds });
+        figures.push(DecodeFigure {
+            name: case.name.clone(),
+            tokens,
+            seconds,
+            tokens_per_second: tokens as f64 / seconds,
+        });
     }
     Ok(figures)
 }

@@ -17,7 +17,8 @@ impl ConfigFile {
     pub fn read(path: &Path) -> Result<Self, ModelError> {
         let text =
             std::fs::read(path).map_err(|source| ModelError::Io { action: "read", path: path.to_owned(), source })?;
-        let value = serde_json::from_slice(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
+        let value =
+            serde_json::from_slice(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
         match value {
             Value::Object(values) => Ok(Self { path: path.to_owned(), values }),
             other => Err(ModelError::Config {
@@ -61,10 +62,9 @@ impl ConfigFile {
     pub fn positive_or(&self, key: &str, default: f64) -> Result<f64, ModelError> {
         match self.get(key) {
             None => Ok(default),
-            Some(value) => value
-                .as_f64()
-                .filter(|x| x.is_finite() && *x > 0.0)
-                .ok_or_else(|| self.wrong(key, "a positive number")),
+            Some(value) => {
+                value.as_f64().filter(|x| x.is_finite() && *x > 0.0).ok_or_else(|| self.wrong(key, "a positive number"))
+            }
         }
     }
 
@@ -157,7 +157,9 @@ impl DecoderConfig {
             return Err(file.wrong("num_key_value_heads", format!("a divisor of `num_attention_heads` = {heads}")));
         }
         if file.get("head_dim").is_none() && hidden % heads != 0 {
-            return Err(file.wrong("num_attention_heads", format!("a divisor of `hidden_size` = {hidden}, or `head_dim`")));
+            return Err(
+                file.wrong("num_attention_heads", format!("a divisor of `hidden_size` = {hidden}, or `head_dim`"))
+            );
         }
         let head_dim = file.integer_or("head_dim", 16, 256, hidden / heads)?;
         if head_dim % 16 != 0 || !(16..=256).contains(&head_dim) {

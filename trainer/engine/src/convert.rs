@@ -50,8 +50,12 @@ pub fn convert_gguf(source: &Path, destination: &Path, weights: WeightType) -> R
         move |source| ModelError::Io { action: "write", path, source }
     };
     std::fs::create_dir_all(&partial.0).map_err(io(&partial.0))?;
-    let files =
-        [("config.json", config), ("tokenizer.json", tokenizer), ("tokenizer_config.json", tokenizer_config), ("generation_config.json", generation)];
+    let files = [
+        ("config.json", config),
+        ("tokenizer.json", tokenizer),
+        ("tokenizer_config.json", tokenizer_config),
+        ("generation_config.json", generation),
+    ];
     for (file, value) in files {
         let path = partial.0.join(file);
         std::fs::write(&path, format!("{value:#}\n")).map_err(io(&path))?;
@@ -73,8 +77,11 @@ pub fn convert_gguf(source: &Path, destination: &Path, weights: WeightType) -> R
         })
         .collect::<Result<_, GgufError>>()?;
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    safetensors::serialize_to_file(views, Some(metadata), &path)
-        .map_err(|e| ModelError::Io { action: "write", path: path.clone(), source: std::io::Error::other(e.to_string()) })?;
+    safetensors::serialize_to_file(views, Some(metadata), &path).map_err(|e| ModelError::Io {
+        action: "write",
+        path: path.clone(),
+        source: std::io::Error::other(e.to_string()),
+    })?;
     std::fs::rename(&partial.0, destination).map_err(io(destination))
 }
 
@@ -125,13 +132,17 @@ fn config(gguf: &Gguf, weights: WeightType) -> Result<Value, ModelError> {
         "llama" => {}
         other => return Err(unconvertible(gguf, format!("expected architecture `llama`, found `{other}`"))),
     }
-    if let Some(GgufValue::Text(kind)) = gguf.get("llama.rope.scaling.type") && kind != "none" {
+    if let Some(GgufValue::Text(kind)) = gguf.get("llama.rope.scaling.type")
+        && kind != "none"
+    {
         return Err(unconvertible(gguf, format!("`llama.rope.scaling.type`: expected `none`, found `{kind}`")));
     }
     let number = |key: &str| gguf.u32(&format!("llama.{key}"));
     let (hidden, heads) = (number("embedding_length")?, number("attention.head_count")?);
     if heads == 0 || !hidden.is_multiple_of(heads) {
-        return Err(gguf.bad_key("llama.attention.head_count", &format!("a divisor of {hidden}"), heads.to_string()).into());
+        return Err(gguf
+            .bad_key("llama.attention.head_count", &format!("a divisor of {hidden}"), heads.to_string())
+            .into());
     }
     let rotated = number("rope.dimension_count")?;
     if rotated != hidden / heads {
@@ -209,7 +220,9 @@ fn tensors(gguf: &Gguf) -> Result<Vec<Planned<'_>>, ModelError> {
                 format!("model.layers.{layer}.{part}.weight")
             }
         };
-        if let Some(heads) = permuted && (tensor.shape.len() != 2 || heads == 0 || !tensor.shape[0].is_multiple_of(2 * heads)) {
+        if let Some(heads) = permuted
+            && (tensor.shape.len() != 2 || heads == 0 || !tensor.shape[0].is_multiple_of(2 * heads))
+        {
             return Err(ModelError::Shape {
                 tensor: tensor.name.clone(),
                 expected: vec![2 * heads as i64, -1],
@@ -257,9 +270,9 @@ fn tokenizer(gguf: &Gguf) -> Result<Value, ModelError> {
     }
     let mut merges = Vec::new();
     for merge in gguf.texts("tokenizer.ggml.merges")? {
-        let (left, right) = merge
-            .split_once(' ')
-            .ok_or_else(|| gguf.bad_key("tokenizer.ggml.merges", "two parts with a space between", format!("`{merge}`")))?;
+        let (left, right) = merge.split_once(' ').ok_or_else(|| {
+            gguf.bad_key("tokenizer.ggml.merges", "two parts with a space between", format!("`{merge}`"))
+        })?;
         merges.push(json!([left, right]));
     }
     let added: Vec<Value> = tokens
@@ -272,8 +285,7 @@ fn tokenizer(gguf: &Gguf) -> Result<Value, ModelError> {
                    "normalized": false, "special": *kind == CONTROL})
         })
         .collect();
-    let byte_level =
-        |prefix: bool| json!({"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": true});
+    let byte_level = |prefix: bool| json!({"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": true});
     Ok(json!({
         "version": "1.0",
         "truncation": null,
@@ -296,7 +308,8 @@ fn tokenizer_config(gguf: &Gguf) -> Result<Value, ModelError> {
     if gguf.get("tokenizer.chat_template").is_some() {
         config.insert("chat_template".to_owned(), gguf.text("tokenizer.chat_template")?.into());
     }
-    for (key, name) in [("bos", "bos_token"), ("eos", "eos_token"), ("unknown", "unk_token"), ("padding", "pad_token")] {
+    for (key, name) in [("bos", "bos_token"), ("eos", "eos_token"), ("unknown", "unk_token"), ("padding", "pad_token")]
+    {
         let key = format!("tokenizer.ggml.{key}_token_id");
         if gguf.get(&key).is_some() {
             let id = gguf.u32(&key)?;

@@ -251,7 +251,8 @@ impl Gguf {
             match start.and_then(|start| Some((start, start.checked_add(bytes)?))) {
                 Some((start, end)) if end <= len => tensor.offset = start,
                 _ => {
-                    let expected = format!("{bytes} bytes of tensor `{}` from byte {data} + {}", tensor.name, tensor.offset);
+                    let expected =
+                        format!("{bytes} bytes of tensor `{}` from byte {data} + {}", tensor.name, tensor.offset);
                     return Err(cursor.malformed(len, &expected, format!("the end of the file at byte {len}")));
                 }
             }
@@ -423,7 +424,11 @@ impl Cursor<'_> {
         let n = self.u64()?;
         let left = self.len - self.at;
         if n > most.min(left) {
-            return Err(self.malformed(at, &format!("a text of at most {} bytes", most.min(left)), format!("{n} bytes")));
+            return Err(self.malformed(
+                at,
+                &format!("a text of at most {} bytes", most.min(left)),
+                format!("{n} bytes"),
+            ));
         }
         let mut buffer = vec![0; n as usize];
         self.fill(&mut buffer)?;
@@ -448,7 +453,9 @@ impl Cursor<'_> {
             10 => Value::Int(self.u64()?.into()),
             11 => Value::Int(i64::from_le_bytes(self.bytes()?).into()),
             12 => Value::Float(f64::from_le_bytes(self.bytes()?)),
-            other => return Err(self.malformed(at, "a value type from 0 to 12, no array in an array", other.to_string())),
+            other => {
+                return Err(self.malformed(at, "a value type from 0 to 12, no array in an array", other.to_string()));
+            }
         })
     }
 
@@ -494,7 +501,11 @@ impl Cursor<'_> {
         for _ in 0..dims {
             let n = self.u64()?;
             elements = elements.checked_mul(n).filter(|e| (1..=MAX_TENSOR).contains(e)).ok_or_else(|| {
-                self.malformed(start, &format!("tensor `{name}` to have 1 to {MAX_TENSOR} elements"), format!("a dimension of {n}"))
+                self.malformed(
+                    start,
+                    &format!("tensor `{name}` to have 1 to {MAX_TENSOR} elements"),
+                    format!("a dimension of {n}"),
+                )
             })?;
             shape.push(n as usize);
         }

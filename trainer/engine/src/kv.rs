@@ -119,7 +119,8 @@ impl PrefixCache {
         let (mut at, mut rest) = (ROOT, tokens);
         self.clock += 1;
         loop {
-            let best = self.children(at).iter().map(|&c| (self.common(c, rest), c)).max_by_key(|(n, c)| (*n, usize::MAX - c));
+            let best =
+                self.children(at).iter().map(|&c| (self.common(c, rest), c)).max_by_key(|(n, c)| (*n, usize::MAX - c));
             let Some((n, child)) = best.filter(|(n, _)| *n > 0) else { return found };
             let clock = self.clock;
             let Some(node) = self.nodes[child].as_mut() else { return found };

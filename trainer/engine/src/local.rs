@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use espalier_inference::engine::LogprobKind;
 use espalier_inference::{
-    ChatTemplate, EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt, TemplateError, TokenId,
-    Tokenizer,
+    ChatTemplate, EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt,
+    TemplateError, TokenId, Tokenizer,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -363,7 +363,10 @@ impl InferenceEngine for LocalEngine {
         let _on_drop = cancel.clone().drop_guard();
         self.submit(request, cancel, Some(answer), None).await?;
         result.await.unwrap_or_else(|_| {
-            Err(EngineError::Failed { model: self.info.model.clone(), reason: "the engine's thread has ended".to_owned() })
+            Err(EngineError::Failed {
+                model: self.info.model.clone(),
+                reason: "the engine's thread has ended".to_owned(),
+            })
         })
     }
 }

@@ -103,7 +103,8 @@ impl From<EngineError> for ApiError {
             EngineError::Failed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
         };
         // The engine puts the parameter's name first, in backticks.
-        let named = |reason: &str| reason.strip_prefix('`').and_then(|r| r.split_once('`')).map(|(name, _)| name.to_owned());
+        let named =
+            |reason: &str| reason.strip_prefix('`').and_then(|r| r.split_once('`')).map(|(name, _)| name.to_owned());
         let param = match &error {
             EngineError::Invalid { reason, .. } => named(reason),
             EngineError::ContextOverflow { .. } => Some("prompt".to_owned()),
@@ -121,9 +122,7 @@ impl IntoResponse for ApiError {
 
 /// The API as an axum router.
 pub fn router(engine: Arc<LocalEngine>, options: ServerOptions) -> Router {
-    let started = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
+    let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let limit = options.max_body_bytes;
     Router::new()
         .route("/health", get(|| async { Json(json!({"status": "ok"})) }))
@@ -213,11 +212,17 @@ async fn model(State(server): State<Arc<Server>>, Path(name): Path<String>) -> R
     Ok(Json(server.card()))
 }
 
-async fn chat(State(server): State<Arc<Server>>, body: Result<Bytes, axum::extract::rejection::BytesRejection>) -> Response {
+async fn chat(
+    State(server): State<Arc<Server>>,
+    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
+) -> Response {
     answer(server, Api::Chat, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn complete(State(server): State<Arc<Server>>, body: Result<Bytes, axum::extract::rejection::BytesRejection>) -> Response {
+async fn complete(
+    State(server): State<Arc<Server>>,
+    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
+) -> Response {
     answer(server, Api::Completions, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
@@ -269,9 +274,7 @@ fn sse(
         let mut chunks = chunks?;
         match events.next().await {
             None => Some((chunks.last(), (events, None))),
-            Some((_, StreamEvent::Done(Err(error)))) => {
-                Some((vec![ApiError::from(error).body()], (events, None)))
-            }
+            Some((_, StreamEvent::Done(Err(error)))) => Some((vec![ApiError::from(error).body()], (events, None))),
             Some((prompt, event)) => {
                 let values = chunks.next(prompt, event);
                 Some((values, (events, Some(chunks))))

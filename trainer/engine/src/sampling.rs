@@ -40,8 +40,7 @@ pub fn draw(weights: &[f32], params: &SamplingParams, uniform: f64) -> usize {
         kept.truncate(k);
     }
     kept.sort_unstable_by(order);
-    let mut mass: f64 =
-        if params.top_k > 0 { kept.iter().map(|(w, _)| f64::from(*w)).sum() } else { total };
+    let mut mass: f64 = if params.top_k > 0 { kept.iter().map(|(w, _)| f64::from(*w)).sum() } else { total };
     if params.top_p < 1.0 {
         let (goal, mut sum, mut count) = (mass * f64::from(params.top_p), 0.0, 0);
         while count < kept.len() && (count == 0 || sum < goal) {

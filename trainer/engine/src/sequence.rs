@@ -97,7 +97,8 @@ impl Sequence {
             self.text.push_str(self.decoder.finish());
         }
         if let Some(stream) = &group.stream {
-            let event = StreamEvent::Token { index: self.index, id: token, logprob, text: self.text[before..].to_owned() };
+            let event =
+                StreamEvent::Token { index: self.index, id: token, logprob, text: self.text[before..].to_owned() };
             if stream.send(event).is_err() {
                 // Nobody listens any more.
                 group.cancel.cancel();

@@ -291,7 +291,5 @@ pub fn row_stats(logits: &Tensor, scales: &[f32], probs: Option<&Tensor>) -> Res
             lse.as_mut_ptr(),
         )
     })?;
-    Ok((0..rows)
-        .map(|i| RowStats { largest: largest[i], argmax: index[i] as usize, log_sum_exp: lse[i] })
-        .collect())
+    Ok((0..rows).map(|i| RowStats { largest: largest[i], argmax: index[i] as usize, log_sum_exp: lse[i] }).collect())
 }

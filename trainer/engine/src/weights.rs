@@ -8,8 +8,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 
-use safetensors::tensor::Metadata;
 use safetensors::Dtype as StoredType;
+use safetensors::tensor::Metadata;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 
@@ -49,7 +49,8 @@ impl Weights {
             weights.add(&single)?;
             return Ok(weights);
         }
-        let text = std::fs::read(&index).map_err(|source| ModelError::Io { action: "read", path: index.clone(), source })?;
+        let text =
+            std::fs::read(&index).map_err(|source| ModelError::Io { action: "read", path: index.clone(), source })?;
         let parsed: Index =
             serde_json::from_slice(&text).map_err(|source| ModelError::Json { path: index.clone(), source })?;
         for file in parsed.weight_map.values().collect::<BTreeSet<_>>() {
@@ -135,10 +136,11 @@ impl Weights {
         };
         let (from, to) = info.data_offsets;
         let mut bytes = vec![0; to - from];
-        shard
-            .file
-            .read_exact_at(&mut bytes, shard.data + from as u64)
-            .map_err(|source| ModelError::Io { action: "read", path: shard.path.clone(), source })?;
+        shard.file.read_exact_at(&mut bytes, shard.data + from as u64).map_err(|source| ModelError::Io {
+            action: "read",
+            path: shard.path.clone(),
+            source,
+        })?;
         Ok(Tensor::f_from_data_size(&bytes, shape, kind)?)
     }
 
@@ -147,4 +149,3 @@ impl Weights {
         Ok(self.get(name, shape)?.f_to_kind(Kind::Float)?)
     }
 }
-

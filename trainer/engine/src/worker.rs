@@ -201,7 +201,10 @@ impl Worker {
                 let decoder = self.tokenizer.stream(true);
                 let mut empty = Sequence::new(id, 0, Vec::new(), decoder);
                 let done = std::mem::take(&mut group.done);
-                Ok(done.into_iter().map(|g| g.unwrap_or_else(|| empty.generation(StopReason::Cancelled, &group))).collect())
+                Ok(done
+                    .into_iter()
+                    .map(|g| g.unwrap_or_else(|| empty.generation(StopReason::Cancelled, &group)))
+                    .collect())
             } else if group.cancel.is_cancelled() {
                 Err(EngineError::Cancelled)
             } else {
@@ -365,7 +368,11 @@ impl Worker {
                 ready.push(part.sequence);
             }
         }
-        let prefilled = parts.iter().filter(|p| p.rows > 1 || self.running[p.sequence].sampled() == 0).map(|p| p.rows).sum::<usize>();
+        let prefilled = parts
+            .iter()
+            .filter(|p| p.rows > 1 || self.running[p.sequence].sampled() == 0)
+            .map(|p| p.rows)
+            .sum::<usize>();
         let logits = self.decoder.forward(&ids, &segments, &rows_of_logits, &mut self.pool)?;
         self.stats.steps += 1;
         self.stats.prefilled_tokens += prefilled as u64;
@@ -382,11 +389,14 @@ impl Worker {
     fn sample(&mut self, logits: &Tensor, ready: &[usize]) -> Result<(), ShimError> {
         let temperature = |s: &Sequence| self.groups.get(&s.group).map_or(0.0, |g| g.params.temperature);
         let temperatures: Vec<f32> = ready.iter().map(|i| temperature(&self.running[*i])).collect();
-        let scales: Vec<f32> = temperatures.iter().map(|t| if *t > 0.0 { t.recip().min(f32::MAX) } else { 1.0 }).collect();
+        let scales: Vec<f32> =
+            temperatures.iter().map(|t| if *t > 0.0 { t.recip().min(f32::MAX) } else { 1.0 }).collect();
         let probs = if temperatures.iter().any(|t| *t > 0.0) { Some(logits.f_empty_like()?) } else { None };
         let stats = shim::row_stats(logits, &scales, probs.as_ref())?;
         if let Some(bad) = stats.iter().position(|s| !s.log_sum_exp.is_finite()) {
-            return Err(ShimError(format!("the model's logits are not finite in row {bad} of the batch: are the weights sound?")));
+            return Err(ShimError(format!(
+                "the model's logits are not finite in row {bad} of the batch: are the weights sound?"
+            )));
         }
         let vocab = logits.size2()?.1 as usize;
         let mut weights = vec![0f32; if probs.is_some() { vocab } else { 0 }];
@@ -482,7 +492,8 @@ impl Worker {
             let computed = sequence.tokens[..sequence.computed].to_vec();
             self.sessions.insert(session, (self.stats.steps, computed));
             if self.sessions.len() > MAX_SESSIONS
-                && let Some(oldest) = self.sessions.iter().min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone())
+                && let Some(oldest) =
+                    self.sessions.iter().min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone())
             {
                 self.sessions.remove(&oldest);
             }

@@ -71,7 +71,8 @@ async fn a_tiny_cache_preempts_and_evicts_and_changes_nothing() {
     assert!(small.stats().blocks <= 64, "{:?}", small.stats());
     let large = engine(options());
     let run = |engine: &'static LocalEngine| join_all((0..16).map(move |i| one(engine, long(i).0, long(i).1)));
-    let (small, large): (&'static LocalEngine, &'static LocalEngine) = (Box::leak(Box::new(small)), Box::leak(Box::new(large)));
+    let (small, large): (&'static LocalEngine, &'static LocalEngine) =
+        (Box::leak(Box::new(small)), Box::leak(Box::new(large)));
     let (a, b) = (run(small).await, run(large).await);
     for (a, b) in a.iter().zip(&b) {
         same(a, b);

@@ -208,7 +208,10 @@ fn what_cannot_be_converted_is_refused_and_leaves_nothing_behind() {
     let cases: Vec<(&str, Builder)> = vec![
         ("expected architecture `llama`, found `bert`", tiny_gguf().text("general.architecture", "bert")),
         ("`tokenizer.ggml.pre`: expected `smollm`, found `qwen2`", tiny_gguf().text("tokenizer.ggml.pre", "qwen2")),
-        ("`llama.rope.scaling.type`: expected `none`, found `yarn`", tiny_gguf().text("llama.rope.scaling.type", "yarn")),
+        (
+            "`llama.rope.scaling.type`: expected `none`, found `yarn`",
+            tiny_gguf().text("llama.rope.scaling.type", "yarn"),
+        ),
         ("key `llama.block_count`: expected an integer, found a text", tiny_gguf().text("llama.block_count", "2")),
         ("unknown tensor `rope_freqs.weight`", tiny_gguf().tensor("rope_freqs.weight", &[1], 0, vec![0; 4])),
         ("has type Q6_K, which is not supported", tiny_gguf().tensor("x", &[256], 14, vec![0; 210])),
@@ -242,13 +245,21 @@ fn a_truncated_file_is_refused_with_the_offset() {
 #[test]
 fn a_real_file_converts_as_the_reference_does() {
     let (Ok(source), Ok(reference)) = (std::env::var("ESPALIER_GGUF"), std::env::var("ESPALIER_GGUF_REFERENCE")) else {
-        return skip("set ESPALIER_GGUF to a GGUF file and ESPALIER_GGUF_REFERENCE to its conversion by the `gguf` package");
+        return skip(
+            "set ESPALIER_GGUF to a GGUF file and ESPALIER_GGUF_REFERENCE to its conversion by the `gguf` package",
+        );
     };
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     convert_gguf(Path::new(&source), &out, WeightType::F32).unwrap();
-    let (ours, theirs) = (std::fs::read(out.join("model.safetensors")).unwrap(), std::fs::read(Path::new(&reference).join("model.safetensors")).unwrap());
-    let (ours, theirs) = (safetensors::SafeTensors::deserialize(&ours).unwrap(), safetensors::SafeTensors::deserialize(&theirs).unwrap());
+    let (ours, theirs) = (
+        std::fs::read(out.join("model.safetensors")).unwrap(),
+        std::fs::read(Path::new(&reference).join("model.safetensors")).unwrap(),
+    );
+    let (ours, theirs) = (
+        safetensors::SafeTensors::deserialize(&ours).unwrap(),
+        safetensors::SafeTensors::deserialize(&theirs).unwrap(),
+    );
     let mut names = ours.names();
     names.sort_unstable();
     let mut expected = theirs.names();

@@ -136,7 +136,8 @@ async fn an_untied_output_layer_is_used() {
     let mut all = tensors(1);
     // The embedding with its rows turned by one: every answer is the tied model's, plus one.
     let embedding = all[0].2.clone();
-    let turned: Vec<f32> = embedding[embedding.len() - 64..].iter().chain(&embedding[..embedding.len() - 64]).copied().collect();
+    let turned: Vec<f32> =
+        embedding[embedding.len() - 64..].iter().chain(&embedding[..embedding.len() - 64]).copied().collect();
     all.push(("lm_head.weight".to_owned(), vec![tiny::VOCAB as usize, 64], turned));
     write_weights(&untied.path().join("model.safetensors"), &all);
     let tied = folder();
@@ -155,8 +156,7 @@ fn llama3_frequencies_are_kept_blended_and_stretched() {
     write_config(folder.path(), &llama);
     let read = read_config(folder.path()).unwrap().decoder;
     let plain = DecoderConfig { rope_scaling: RopeScaling::Default, ..read.clone() };
-    let ratios: Vec<f64> =
-        read.rope_frequencies().iter().zip(plain.rope_frequencies()).map(|(a, b)| a / b).collect();
+    let ratios: Vec<f64> = read.rope_frequencies().iter().zip(plain.rope_frequencies()).map(|(a, b)| a / b).collect();
     // Wavelengths below 2048 stay, those above 8192 are stretched eightfold, those between are blended.
     assert_eq!((ratios[0], ratios[28]), (1.0, 1.0));
     assert!((ratios[40] - 0.125).abs() < 1e-12 && (ratios[63] - 0.125).abs() < 1e-12);

@@ -80,7 +80,10 @@ async fn a_stop_text_is_cut_off_and_never_streamed() {
     let mut stopped = base.clone();
     stopped["stop"] = json!([stop]);
     let (_, whole) = server.json("/v1/completions", &stopped).await;
-    assert_eq!((&whole["choices"][0]["text"], &whole["choices"][0]["finish_reason"]), (&json!(expected), &json!("stop")));
+    assert_eq!(
+        (&whole["choices"][0]["text"], &whole["choices"][0]["finish_reason"]),
+        (&json!(expected), &json!("stop"))
+    );
     stopped["stream"] = json!(true);
     let url = format!("http://{}/v1/completions", server.address);
     let lines = reqwest::Client::new().post(url).body(stopped.to_string()).send().await.unwrap().text().await.unwrap();
@@ -161,7 +164,8 @@ async fn a_body_over_the_limit_is_refused() {
 async fn a_client_that_goes_away_frees_its_place() {
     let server = Running::start(ServerOptions::default()).await;
     for stream in [false, true] {
-        let body = json!({"prompt": "hi", "max_tokens": 500, "ignore_eos": true, "n": 64, "stream": stream}).to_string();
+        let body =
+            json!({"prompt": "hi", "max_tokens": 500, "ignore_eos": true, "n": 64, "stream": stream}).to_string();
         let url = format!("http://{}/v1/completions", server.address);
         let call = reqwest::Client::new().post(url).body(body).timeout(Duration::from_millis(60)).send();
         if let Ok(response) = call.await {
@@ -195,8 +199,16 @@ async fn the_openai_package_understands_every_answer() {
     let server = Running::start(ServerOptions::default()).await;
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/openai_client.py");
     let base = format!("http://{}/v1", server.address);
-    let output = tokio::task::spawn_blocking(move || Command::new(python).arg(script).arg(base).output()).await.unwrap().unwrap();
-    assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output = tokio::task::spawn_blocking(move || Command::new(python).arg(script).arg(base).output())
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// The version of the package that this is tested with.

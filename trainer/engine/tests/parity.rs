@@ -72,8 +72,10 @@ async fn sixteen_bit_weights_keep_log_probabilities_within_two_hundredths() {
     // Each answer is followed as long as it is the same: after a different token there is nothing to compare.
     let (mut worst, mut compared) = (0f32, 0);
     for case in cases() {
-        let sampling = SamplingParams { temperature: 0.0, max_tokens: 64, ignore_eos: true, ..SamplingParams::default() };
-        let answer = engine.generate(GenerateRequest::new(Prompt::Tokens(case.prompt), sampling)).await.unwrap().remove(0);
+        let sampling =
+            SamplingParams { temperature: 0.0, max_tokens: 64, ignore_eos: true, ..SamplingParams::default() };
+        let answer =
+            engine.generate(GenerateRequest::new(Prompt::Tokens(case.prompt), sampling)).await.unwrap().remove(0);
         for i in 0..64 {
             if answer.tokens[i] != case.tokens[i] {
                 break;

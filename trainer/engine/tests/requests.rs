@@ -52,7 +52,10 @@ async fn every_bad_parameter_is_refused_by_name() {
 async fn a_prompt_that_fills_the_context_is_refused_and_one_that_almost_does_ends_there() {
     let engine = engine(options());
     let error = engine.generate(request(prompt(1, 512), greedy(5))).await.unwrap_err();
-    assert_eq!(error, EngineError::ContextOverflow { model: error_model(&engine), prompt_tokens: 512, context_tokens: 512 });
+    assert_eq!(
+        error,
+        EngineError::ContextOverflow { model: error_model(&engine), prompt_tokens: 512, context_tokens: 512 }
+    );
     let answer = engine.generate(request(prompt(1, 508), greedy(50))).await.unwrap().remove(0);
     assert_eq!((answer.stop, answer.tokens.len()), (StopReason::ContextOverflow, 4));
 }

@@ -214,8 +214,15 @@ fn known(name: &str, c: &DecoderConfig) -> bool {
     }
     let part = part.strip_prefix("self_attn.").unwrap_or(part);
     match part {
-        "q_proj.weight" | "k_proj.weight" | "v_proj.weight" | "o_proj.weight" | "mlp.gate_proj.weight"
-        | "mlp.up_proj.weight" | "mlp.down_proj.weight" | "input_layernorm.weight" | "post_attention_layernorm.weight" => true,
+        "q_proj.weight"
+        | "k_proj.weight"
+        | "v_proj.weight"
+        | "o_proj.weight"
+        | "mlp.gate_proj.weight"
+        | "mlp.up_proj.weight"
+        | "mlp.down_proj.weight"
+        | "input_layernorm.weight"
+        | "post_attention_layernorm.weight" => true,
         "q_proj.bias" | "k_proj.bias" | "v_proj.bias" => c.qkv_bias,
         "q_norm.weight" | "k_norm.weight" => c.qk_norm,
         _ => false,
@@ -226,8 +233,7 @@ fn known(name: &str, c: &DecoderConfig) -> bool {
 /// `transformers`.
 fn rotation(config: &DecoderConfig) -> Result<(Tensor, Tensor), ModelError> {
     let frequencies: Vec<f32> = config.rope_frequencies().iter().map(|f| *f as f32).collect();
-    let angles: Vec<f32> =
-        (0..config.context).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f)).collect();
+    let angles: Vec<f32> = (0..config.context).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f)).collect();
     let table = |f: fn(f32) -> f32| -> Result<Tensor, ModelError> {
         let values: Vec<f32> = angles.iter().map(|a| f(*a)).collect();
         let table = Tensor::f_from_slice(&values)?.f_to_device(Device::Cpu)?;

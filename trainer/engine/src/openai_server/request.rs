@@ -99,8 +99,10 @@ fn wrong(name: &str, expected: &str, found: &Value) -> ApiError {
 
 impl Call {
     pub(super) fn parse(api: Api, body: &[u8], max_prompts: usize) -> Result<Self, ApiError> {
-        let value: Value = serde_json::from_slice(body)
-            .map_err(|e| ApiError { param: None, ..ApiError::invalid("", format!("the body is not valid JSON: {e}")) })?;
+        let value: Value = serde_json::from_slice(body).map_err(|e| ApiError {
+            param: None,
+            ..ApiError::invalid("", format!("the body is not valid JSON: {e}"))
+        })?;
         let Value::Object(map) = value else {
             return Err(ApiError { param: None, ..ApiError::invalid("", "the body: expected an object") });
         };
@@ -113,7 +115,9 @@ impl Call {
         let most = fields.integer("max_tokens", 1, i64::from(u32::MAX))?;
         let max_tokens = match api {
             // A chat answer may fill the context; a completion has OpenAI's small default.
-            Api::Chat => fields.integer("max_completion_tokens", 1, i64::from(u32::MAX))?.or(most).unwrap_or(i64::from(u32::MAX)),
+            Api::Chat => {
+                fields.integer("max_completion_tokens", 1, i64::from(u32::MAX))?.or(most).unwrap_or(i64::from(u32::MAX))
+            }
             Api::Completions => most.unwrap_or(16),
         };
         let top_logprobs = match api {
@@ -121,7 +125,10 @@ impl Call {
                 let asked = fields.flag("logprobs")?;
                 let top = fields.integer("top_logprobs", 0, 1)?;
                 if top.is_some() && !asked {
-                    return Err(ApiError::invalid("top_logprobs", "`top_logprobs`: expected `logprobs` to be true as well"));
+                    return Err(ApiError::invalid(
+                        "top_logprobs",
+                        "`top_logprobs`: expected `logprobs` to be true as well",
+                    ));
                 }
                 asked.then(|| top.unwrap_or(0))
             }
@@ -169,7 +176,10 @@ impl Call {
             match asks_for_nothing(&name, &value) {
                 Some(true) => {}
                 Some(false) => {
-                    return Err(ApiError::invalid(&name, format!("`{name}`: this engine does not do that; leave it out")));
+                    return Err(ApiError::invalid(
+                        &name,
+                        format!("`{name}`: this engine does not do that; leave it out"),
+                    ));
                 }
                 None => return Err(ApiError::invalid(&name, format!("unknown parameter `{name}`"))),
             }
@@ -232,7 +242,10 @@ fn prompts(value: Option<Value>, most: usize) -> Result<Vec<Prompt>, ApiError> {
         other => return Err(wrong("prompt", expected, &other.unwrap_or(Value::Null))),
     };
     if prompts.is_empty() || prompts.len() > most {
-        return Err(ApiError::invalid("prompt", format!("`prompt`: expected 1 to {most} prompts, got {}", prompts.len())));
+        return Err(ApiError::invalid(
+            "prompt",
+            format!("`prompt`: expected 1 to {most} prompts, got {}", prompts.len()),
+        ));
     }
     Ok(prompts)
 }
