@@ -88,7 +88,7 @@ fn tiny_gguf() -> Builder {
     tokens.extend(["<|endoftext|>", "<|im_start|>", "<|im_end|>"].map(str::to_owned));
     let kinds: Vec<u8> = (0..259).flat_map(|i| (if i < 256 { 1i32 } else { 3 }).to_le_bytes()).collect();
     let listed: Vec<u8> = tokens.iter().flat_map(|t| text(t)).collect();
-    let merges: Vec<u8> = [];
+    let merges: Vec<u8> = Vec::new();
     let mut builder = Builder::default()
         .text("general.architecture", "llama")
         .u32("llama.block_count", 2)

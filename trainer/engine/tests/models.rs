@@ -37,7 +37,7 @@ fn what_the_engine_does_not_know_is_refused_by_file_and_key() {
         ("quantization_config", json!({"bits": 4})),
         ("partial_rotary_factor", json!(0.5)),
         ("num_key_value_heads", json!(3)),
-        ("num_attention_heads", json!(5)),
+        ("num_attention_heads", json!(6)),
         ("head_dim", json!(24)),
         ("hidden_size", json!(-1)),
         ("vocab_size", json!("many")),

@@ -153,8 +153,9 @@ impl Chunks {
     pub(super) fn new(call: Call, engine: Arc<LocalEngine>, created: u64) -> Self {
         let head = head(&call, &engine, created, true);
         let count = call.prompts.len() * call.n as usize;
-        let held = call.sampling.stop.iter().map(String::len).max().unwrap_or(1).saturating_sub(1);
-        let held = if call.include_stop { 0 } else { held };
+        // The length of the longest stop text: one byte more than could be its beginning.
+        let longest = call.sampling.stop.iter().map(String::len).max().unwrap_or(0);
+        let held = if call.include_stop { 0 } else { longest };
         let choices = (0..count).map(|_| Choice::default()).collect();
         Self { call, engine, head, choices, usages: Vec::new(), cached: 0, prompts: Vec::new(), held }
     }
@@ -197,6 +198,12 @@ impl Chunks {
                 choice.ids.push(id);
                 choice.logprobs.push(logprob);
                 let mut end = choice.text.len().saturating_sub(held).max(choice.sent);
+                if held > 0 {
+                    // A stop text that is complete ends the visible text where it begins.
+                    let rest = &choice.text[choice.sent..];
+                    let found = self.call.sampling.stop.iter().filter_map(|stop| rest.find(stop.as_str())).min();
+                    end = found.map_or(end, |at| end.min(choice.sent + at));
+                }
                 while !choice.text.is_char_boundary(end) {
                     end -= 1;
                 }
