@@ -171,6 +171,11 @@ impl Live {
         Checkpoint::take(&self.mapping, previous, stack_pointer, sole)
     }
 
+    /// What every guest writes that starts as this one did becomes known to `booted`.
+    pub(crate) fn teach(&self, booted: &mut Checkpoint) -> std::io::Result<()> {
+        booted.learn(&self.mapping)
+    }
+
     /// Serves `request` under `run`, whose bookkeeping is then in [`State::run`]; answers the guest's bytes.
     pub(crate) async fn serve(&mut self, request: &[u8], run: Run) -> Result<Vec<u8>> {
         let state = self.store.data_mut();

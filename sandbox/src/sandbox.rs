@@ -188,7 +188,7 @@ fn core(engine: &Engine, module: &Module, image: Image, hash: [u8; 32]) -> wasmt
         return Err(wasmtime::Error::msg(format!("the interrupt word at {word} is not within the booted memory")));
     }
     let mut probe = Live::open(&core, &core.booted, HostState::new(0), core.image.length() * 2)?;
-    let block = ExecuteRequest { code: String::new(), block: 0, echo: false, max_host_calls: 0 };
+    let block = ExecuteRequest { code: "x = 1".to_owned(), block: 0, echo: false, max_host_calls: 0 };
     for request in [Request::Configure(ReplOptions::default().config(0, 0)), Request::Execute(block)] {
         let reply = probe.serve(&request.to_bytes(), Run::idle()).now_or_never().ok_or_else(waited)??;
         match Reply::from_bytes(&reply) {
@@ -197,6 +197,9 @@ fn core(engine: &Engine, module: &Module, image: Image, hash: [u8; 32]) -> wasmt
             other => return Err(wasmtime::Error::msg(format!("the interpreter does not start: {other:?}"))),
         }
     }
+    let mut booted = Checkpoint::booted(Arc::clone(&core.image), None);
+    probe.teach(&mut booted).map_err(wasmtime::Error::new)?;
+    core.booted = Arc::new(booted);
     Ok(core)
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Checkpoint {
     size: usize,
     runs: Vec<Range<usize>>,
     bytes: Vec<u8>,
+    /// Pages that every guest writes that starts from here.
+    hot: Vec<Range<usize>>,
     /// The shadow stack's pointer; `None` as the module has it.
     pub(crate) stack_pointer: Option<i32>,
 }
@@ -54,7 +56,13 @@ impl Checkpoint {
     /// The booted interpreter.
     pub(crate) fn booted(image: Arc<Image>, stack_pointer: Option<i32>) -> Self {
         let size = image.length();
-        Self { image, layer: None, size, runs: Vec::new(), bytes: Vec::new(), stack_pointer }
+        Self { image, layer: None, size, runs: Vec::new(), bytes: Vec::new(), hot: Vec::new(), stack_pointer }
+    }
+
+    /// Learns from `mapping`, whose guest started from here and served a little, what every guest writes.
+    pub(crate) fn learn(&mut self, mapping: &Mapping) -> io::Result<()> {
+        self.hot = mapping.written(0..self.image.length())?;
+        Ok(())
     }
 
     /// The state of `mapping`'s guest, which must not run meanwhile. `previous` is that guest's last checkpoint; if
@@ -64,7 +72,8 @@ impl Checkpoint {
         let alone = sole && previous.layer.as_ref().is_none_or(|layer| Arc::strong_count(layer) <= 2);
         let (layer, runs) = mapping.freeze(alone)?;
         let bytes = mapping.copy_out(&runs);
-        Ok(Self { image: Arc::clone(mapping.image()), layer, size: mapping.size(), runs, bytes, stack_pointer })
+        let image = Arc::clone(mapping.image());
+        Ok(Self { image, layer, size: mapping.size(), runs, bytes, hot: Vec::new(), stack_pointer })
     }
 
     /// What a memory in this state starts from; [`Self::fill`] completes it.
@@ -74,8 +83,14 @@ impl Checkpoint {
 
     /// Completes a memory made from [`Self::seed`] whose guest has not run yet.
     pub(crate) fn fill(&self, mapping: &Mapping) {
+        for run in &self.hot {
+            mapping.own(run.clone());
+        }
         let mut offset = 0;
         for run in &self.runs {
+            if run.len() > PAGE {
+                mapping.own(run.clone());
+            }
             mapping.fill(run.start, &self.bytes[offset..offset + run.len()]);
             offset += run.len();
         }
