@@ -235,7 +235,9 @@ mod tests {
     fn put(cache: &mut PrefixCache, tokens: &[u32]) {
         let mut blocks: Vec<i64> = tokens.chunks(BLOCK).map(|_| cache.allocate().unwrap()).collect();
         cache.insert(tokens, &mut blocks);
-        blocks.iter().for_each(|b| cache.release(*b));
+        for block in blocks {
+            cache.release(block);
+        }
     }
 
     #[test]
@@ -298,7 +300,9 @@ mod tests {
                 let again = cache.lookup(&tokens[..covered]);
                 prop_assert_eq!(again.tokens(), covered);
                 again.blocks.iter().chain(again.tail.iter().map(|t| &t.0)).for_each(|b| cache.release(*b));
-                blocks.iter().for_each(|b| cache.release(*b));
+                for block in blocks {
+                    cache.release(block);
+                }
                 prop_assert!(cache.in_use() <= 12);
                 prop_assert_eq!(cache.available(), 12);
             }

@@ -53,7 +53,7 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { max_body_bytes: 32 << 20, request_timeout: Duration::from_secs(600), max_prompts: 256 }
+        Self { max_body_bytes: 32 << 20, request_timeout: Duration::from_mins(10), max_prompts: 256 }
     }
 }
 

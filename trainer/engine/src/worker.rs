@@ -177,7 +177,9 @@ impl Worker {
             .groups
             .iter()
             .filter(|(_, g)| {
-                g.cancel.is_cancelled() || g.deadline <= now || g.stream.as_ref().is_some_and(|s| s.is_closed())
+                g.cancel.is_cancelled()
+                    || g.deadline <= now
+                    || g.stream.as_ref().is_some_and(mpsc::UnboundedSender::is_closed)
             })
             .map(|(id, _)| *id)
             .collect();

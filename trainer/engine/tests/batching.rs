@@ -66,7 +66,7 @@ async fn small_chunks_and_small_batches_change_nothing() {
 #[tokio::test]
 async fn a_tiny_cache_preempts_and_evicts_and_changes_nothing() {
     // 16 KiB a block: 1 MiB holds 64 blocks, fewer than the requests want together.
-    let long = |i: usize| (prompt(i, 100 + i), if i % 2 == 0 { greedy(150) } else { sampling(i as u64, 150) });
+    let long = |i: usize| (prompt(i, 100 + i), if i.is_multiple_of(2) { greedy(150) } else { sampling(i as u64, 150) });
     let small = engine(EngineOptions { kv_cache_mb: Some(1), ..options() });
     assert!(small.stats().blocks <= 64, "{:?}", small.stats());
     let large = engine(options());

@@ -163,7 +163,9 @@ fn the_converted_tokenizer_splits_digits_and_knows_its_special_tokens() {
     let read = Gguf::open(&source).unwrap();
     let mut list = read.texts("tokenizer.ggml.tokens").unwrap().to_vec();
     (list[256], list[257]) = ("12".to_owned(), "ab".to_owned());
-    list.iter().for_each(|t| tokens.extend(text(t)));
+    for token in &list {
+        tokens.extend(text(token));
+    }
     let kinds: Vec<u8> = (0..259).flat_map(|i| (if i < 258 { 1i32 } else { 3 }).to_le_bytes()).collect();
     plain
         .array("tokenizer.ggml.tokens", 8, 259, &tokens)

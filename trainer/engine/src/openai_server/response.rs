@@ -1,12 +1,16 @@
 //! Answers and stream chunks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use espalier_inference::{Generation, Prompt, StopReason, TokenId, Usage};
+use espalier_inference::{Generation, InferenceEngine, Prompt, StopReason, TokenId, Usage};
 use serde_json::{Map, Value, json};
 
 use super::request::{Api, Call};
 use crate::local::{LocalEngine, StreamEvent};
+
+/// Numbers answers, for their ids.
+static ANSWERS: AtomicU64 = AtomicU64::new(0);
 
 fn finish_reason(stop: StopReason) -> &'static str {
     match stop {
@@ -71,14 +75,12 @@ fn logprobs(call: &Call, engine: &LocalEngine, ids: &[TokenId], values: &[f32], 
 }
 
 fn head(call: &Call, engine: &LocalEngine, created: u64, streamed: bool) -> Map<String, Value> {
-    use espalier_inference::InferenceEngine;
     let (prefix, object) = match (call.api, streamed) {
         (Api::Chat, false) => ("chatcmpl", "chat.completion"),
         (Api::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
         (Api::Completions, _) => ("cmpl", "text_completion"),
     };
-    static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let number = ANSWERS.fetch_add(1, Ordering::Relaxed);
     let mut map = Map::new();
     map.insert("id".to_owned(), format!("{prefix}-{created:x}-{number}").into());
     map.insert("object".to_owned(), object.into());

@@ -8,11 +8,11 @@ use espalier_inference::{ChatTemplate, GenerateRequest, Prompt, SamplingParams, 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub const VOCAB: i64 = 259;
-pub const CONTEXT: i64 = 512;
+pub(crate) const VOCAB: i64 = 259;
+pub(crate) const CONTEXT: i64 = 512;
 
 /// Numbers in (-1, 1) that depend on the name and the seed only.
-pub fn values(name: &str, seed: u64, count: usize) -> Vec<f32> {
+pub(crate) fn values(name: &str, seed: u64, count: usize) -> Vec<f32> {
     let mut state = name.bytes().fold(seed ^ 0x9E37_79B9, |h, b| h.wrapping_mul(0x100_0000_01B3) ^ u64::from(b));
     (0..count)
         .map(|_| {
@@ -22,7 +22,7 @@ pub fn values(name: &str, seed: u64, count: usize) -> Vec<f32> {
         .collect()
 }
 
-pub fn config() -> Value {
+pub(crate) fn config() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 64,
         "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -31,9 +31,9 @@ pub fn config() -> Value {
     })
 }
 
-pub type Tensors = Vec<(String, Vec<usize>, Vec<f32>)>;
+pub(crate) type Tensors = Vec<(String, Vec<usize>, Vec<f32>)>;
 
-pub fn tensors(seed: u64) -> Tensors {
+pub(crate) fn tensors(seed: u64) -> Tensors {
     let mut all = Vec::new();
     let mut add = |name: &str, shape: &[usize]| {
         let count = shape.iter().product();
@@ -59,7 +59,7 @@ pub fn tensors(seed: u64) -> Tensors {
     all
 }
 
-pub fn write_weights(path: &Path, tensors: &[(String, Vec<usize>, Vec<f32>)]) {
+pub(crate) fn write_weights(path: &Path, tensors: &[(String, Vec<usize>, Vec<f32>)]) {
     let bytes: Vec<Vec<u8>> = tensors.iter().map(|t| t.2.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
     let views = tensors.iter().zip(&bytes).map(|((name, shape, _), bytes)| {
         (name.clone(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).unwrap())
@@ -68,42 +68,42 @@ pub fn write_weights(path: &Path, tensors: &[(String, Vec<usize>, Vec<f32>)]) {
 }
 
 /// A folder with the tiny model.
-pub fn folder() -> TempDir {
+pub(crate) fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     write_config(folder.path(), &config());
     write_weights(&folder.path().join("model.safetensors"), &tensors(1));
     folder
 }
 
-pub fn write_config(folder: &Path, config: &Value) {
+pub(crate) fn write_config(folder: &Path, config: &Value) {
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
 }
 
-pub fn options() -> EngineOptions {
+pub(crate) fn options() -> EngineOptions {
     EngineOptions { precision: Precision::F32, kv_cache_mb: Some(16), threads: Some(1), ..EngineOptions::default() }
 }
 
-pub fn load(folder: &Path, options: EngineOptions) -> Result<LocalEngine, espalier_engine::ModelError> {
+pub(crate) fn load(folder: &Path, options: EngineOptions) -> Result<LocalEngine, espalier_engine::ModelError> {
     LocalEngine::with_tokenizer(folder, Tokenizer::bytes(), Some(ChatTemplate::chatml()), options)
 }
 
-pub fn engine(options: EngineOptions) -> LocalEngine {
+pub(crate) fn engine(options: EngineOptions) -> LocalEngine {
     load(folder().path(), options).unwrap()
 }
 
-pub fn sampling(seed: u64, max_tokens: u32) -> SamplingParams {
+pub(crate) fn sampling(seed: u64, max_tokens: u32) -> SamplingParams {
     SamplingParams { seed: Some(seed), max_tokens, ignore_eos: true, ..SamplingParams::default() }
 }
 
-pub fn greedy(max_tokens: u32) -> SamplingParams {
+pub(crate) fn greedy(max_tokens: u32) -> SamplingParams {
     SamplingParams { temperature: 0.0, ..sampling(0, max_tokens) }
 }
 
 /// A prompt of printable bytes.
-pub fn prompt(number: usize, len: usize) -> Vec<u32> {
+pub(crate) fn prompt(number: usize, len: usize) -> Vec<u32> {
     (0..len).map(|i| 32 + ((number * 31 + i * 7 + i * i * number) % 90) as u32).collect()
 }
 
-pub fn request(tokens: Vec<u32>, sampling: SamplingParams) -> GenerateRequest {
+pub(crate) fn request(tokens: Vec<u32>, sampling: SamplingParams) -> GenerateRequest {
     GenerateRequest::new(Prompt::Tokens(tokens), sampling)
 }
