@@ -131,7 +131,7 @@ impl NodeServices {
         // Dropping the wait cancels the request.
         let _cancels = token.clone().drop_guard();
         let deadline = self.tree.deadline.min(Instant::now() + timeout);
-        let session = format!("{}/call/{index}", self.node.place.rollout_id);
+        let session = format!("{}/call/{index}", self.tree.session(&self.node));
         let request =
             GenerateRequest { prompt, sampling, n: 1, session: Some(session.clone()), deadline, cancel: token };
         let work = std::panic::AssertUnwindSafe(player.engine.generate(request)).catch_unwind();

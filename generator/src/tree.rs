@@ -39,6 +39,9 @@ use crate::trajectory::{CallRecord, RolloutStop, Timings, TokenUsage, Trajectory
 /// How long the nodes of an ended tree may take to notice that they are cancelled.
 const ENDING: Duration = Duration::from_secs(10);
 
+/// Trees of this process so far.
+static TREES: AtomicU64 = AtomicU64::new(0);
+
 /// Who plays what.
 #[derive(Clone)]
 pub struct Players {
@@ -154,6 +157,8 @@ pub(crate) struct RolloutTree {
     pub(crate) budget: Arc<TreeBudget>,
     pub(crate) deadline: Instant,
     pub(crate) permits: Semaphore,
+    /// Tells this tree's conversations from those of every other tree of this process, for engines.
+    number: u64,
     nodes: Mutex<Nodes>,
     /// Told when the last living node ended.
     idle: Notify,
@@ -171,6 +176,7 @@ pub async fn play_tree(task: TreeTask, players: Players, options: TreeOptions, c
         budget: TreeBudget::new(&options.limits),
         deadline: Instant::now() + options.limits.wall(),
         permits: Semaphore::new(options.limits.concurrent_calls.max(1) as usize),
+        number: TREES.fetch_add(1, Ordering::Relaxed),
         nodes: Mutex::default(),
         idle: Notify::new(),
         id,
@@ -245,6 +251,12 @@ impl RolloutTree {
     /// Who plays children.
     pub(crate) fn child_player(&self) -> Option<&Player> {
         self.players.children.player(&self.players.policy)
+    }
+
+    /// The name of a node's conversation to engines. The same task may be played by many trees at once, so ids alone
+    /// would not do.
+    pub(crate) fn session(&self, node: &Node) -> String {
+        format!("{}:{}", self.number, node.place.rollout_id)
     }
 
     #[expect(clippy::too_many_arguments, reason = "a node's place has that many coordinates")]
@@ -355,7 +367,7 @@ impl RolloutTree {
             depth: node.place.depth,
             deadline: self.deadline,
             cancel: node.cancel.clone(),
-            session: node.place.rollout_id.clone(),
+            session: self.session(&node),
             turn: Arc::clone(&node.turn),
         };
         let played = AssertUnwindSafe(play(episode)).catch_unwind().await.unwrap_or_else(|panic| {

@@ -1,4 +1,4 @@
-//! The columns of [`SCHEMA`](crate::trajectory::SCHEMA), to and from Arrow.
+//! The columns of [`SCHEMA`], to and from Arrow.
 //!
 //! One record is one [`Trajectory`]; the columns are named like its fields in JSON. A Parquet file names the format
 //! under the key [`SCHEMA_KEY`] of its metadata, a JSONL line under `schema`. What has no fixed type (`env_metrics`,

@@ -207,3 +207,45 @@ async fn rewards_can_be_given_anew_to_what_was_stored() {
     assert!(root.set_rewards(&[f32::NAN, 0.0]).is_err());
     assert_eq!(root.reward, 2.0, "what does not fit changes nothing");
 }
+
+/// Names the directory to the process that is killed.
+const VICTIM: &str = "ESPALIER_TEST_VICTIM_DIRECTORY";
+
+/// Writes trees until it is killed, where it is told where to; otherwise there is nothing to show.
+#[tokio::test]
+#[expect(clippy::print_stdout, reason = "the parent process listens")]
+async fn victim_of_the_kill() {
+    let Some(directory) = std::env::var_os(VICTIM) else { return };
+    let options = OutputOptions { part_trajectories: 8, ..OutputOptions::default() };
+    let mut writer = RunWriter::create(directory, options).unwrap();
+    for number in 0.. {
+        writer.write(&tree(&number.to_string()).await).unwrap();
+        println!("wrote {number}");
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_every_tree_it_had_written() {
+    use std::io::{BufRead, BufReader};
+    let directory = tempfile::tempdir().unwrap();
+    let mut victim = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "output::victim_of_the_kill", "--nocapture"])
+        .env(VICTIM, directory.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    let told = lines.map(Result::unwrap).find(|line| line.ends_with("wrote 100")).is_some();
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    assert!(told);
+    let (writer, resumed) = RunWriter::resume(directory.path(), OutputOptions::default()).unwrap();
+    writer.finish().unwrap();
+    assert!(resumed.completed.len() > 100);
+    let (trees, warnings) = read_trees(directory.path()).unwrap();
+    assert_eq!(warnings, Vec::<String>::new());
+    let numbers: Vec<String> = trees.iter().map(|tree| tree.root.instance_id.clone()).collect();
+    assert_eq!(numbers, (0..trees.len()).map(|number| number.to_string()).collect::<Vec<_>>(), "without a gap");
+    let parts = TrajectoryReader::open_parts(directory.path()).unwrap().map(Result::unwrap);
+    assert_eq!(parts.filter(|node| node.parent_id.is_none()).count(), trees.len(), "Parquet has what JSONL has");
+}

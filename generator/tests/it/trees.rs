@@ -5,8 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use espalier_envs::{ChildRequest, EnvContext, SubCallError, SubQuery};
+use espalier_generator::Player;
 use espalier_generator::episode::LoopOptions;
 use espalier_generator::{Players, RolloutStop, Service, Trajectory, TreeLimits, TreeOptions, play_tree};
+use espalier_inference::{ChatTemplate, SamplingParams, ScriptedEngine, Tokenizer};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Reply, Scripted, Source, done, observe, play, play_with, player, replies, say, task};
@@ -333,4 +335,18 @@ async fn a_tree_is_put_together_from_nodes_in_any_order() {
     assert_eq!(espalier_generator::Tree::assemble(nodes.clone()).unwrap(), tree);
     nodes.retain(|node| node.rollout_id != "1_0/0");
     assert!(espalier_generator::Tree::assemble(nodes).is_err());
+}
+
+#[tokio::test]
+async fn two_trees_of_one_task_have_sessions_of_their_own() {
+    let engine = ScriptedEngine::replies(["!first"]).vocabulary(Tokenizer::bytes(), ChatTemplate::chatml()).build();
+    let template = player(&replies(&["x"])).template;
+    let player = Player { engine: Arc::new(engine), template, sampling: SamplingParams::default(), trained: true };
+    let cancel = CancellationToken::new();
+    for _ in 0..2 {
+        // A script is played from its start by every session; in a session that goes on there is no second reply.
+        let players = Players::policy(player.clone());
+        let tree = play_tree(task("1", "hi", spawner()), players, TreeOptions::default(), &cancel).await;
+        assert_eq!(tree.root.stop, RolloutStop::Completed, "{:?}", tree.root.error);
+    }
 }
