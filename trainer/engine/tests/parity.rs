@@ -71,11 +71,14 @@ async fn sixteen_bit_weights_keep_log_probabilities_within_two_hundredths() {
     let engine = LocalEngine::load(&folder, options(Precision::Bf16)).unwrap();
     // Each answer is followed as long as it is the same: after a different token there is nothing to compare.
     let (mut worst, mut compared) = (0f32, 0);
-    for case in cases() {
-        let sampling =
-            SamplingParams { temperature: 0.0, max_tokens: 64, ignore_eos: true, ..SamplingParams::default() };
-        let answer =
-            engine.generate(GenerateRequest::new(Prompt::Tokens(case.prompt), sampling)).await.unwrap().remove(0);
+    let cases = cases();
+    let sampling = SamplingParams { temperature: 0.0, max_tokens: 64, ignore_eos: true, ..SamplingParams::default() };
+    let answers = try_join_all(
+        cases.iter().map(|c| engine.generate(GenerateRequest::new(Prompt::Tokens(c.prompt.clone()), sampling.clone()))),
+    )
+    .await
+    .unwrap();
+    for (case, answer) in cases.iter().zip(answers.iter().flatten()) {
         for i in 0..64 {
             if answer.tokens[i] != case.tokens[i] {
                 break;

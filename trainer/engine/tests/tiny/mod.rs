@@ -33,15 +33,17 @@ pub(crate) fn config() -> Value {
 
 pub(crate) type Tensors = Vec<(String, Vec<usize>, Vec<f32>)>;
 
+/// A tensor whose numbers follow from its name: about 1 where it has one dimension, about 0 where it has two.
+pub(crate) fn tensor(name: &str, shape: &[usize], seed: u64) -> (String, Vec<usize>, Vec<f32>) {
+    let raw = values(name, seed, shape.iter().product());
+    let scale = if shape.len() == 1 { 0.2 } else { 2.0 / (shape[1] as f32).sqrt() };
+    let base = if shape.len() == 1 { 1.0 } else { 0.0 };
+    (name.to_owned(), shape.to_vec(), raw.iter().map(|x| base + x * scale).collect())
+}
+
 pub(crate) fn tensors(seed: u64) -> Tensors {
     let mut all = Vec::new();
-    let mut add = |name: &str, shape: &[usize]| {
-        let count = shape.iter().product();
-        let raw = values(name, seed, count);
-        let scale = if shape.len() == 1 { 0.2 } else { 2.0 / (shape[1] as f32).sqrt() };
-        let base = if shape.len() == 1 { 1.0 } else { 0.0 };
-        all.push((name.to_owned(), shape.to_vec(), raw.iter().map(|x| base + x * scale).collect()));
-    };
+    let mut add = |name: &str, shape: &[usize]| all.push(tensor(name, shape, seed));
     add("model.embed_tokens.weight", &[VOCAB as usize, 64]);
     add("model.norm.weight", &[64]);
     for i in 0..2 {
