@@ -15,6 +15,7 @@ fn main() {
         build.define("ESPALIER_ISA", isa).flag(format!("-march={march}"));
         build.flag("-ffp-contract=fast").flag("-fno-math-errno").flag("-fno-trapping-math");
         build.flag_if_supported("-mprefer-vector-width=512").flag_if_supported("-Wno-psabi");
+        build.cargo_metadata(false); // named below, after the shim
         build.file("shim/kernels.cpp").compile(&format!("espalier_kernels_{isa}"));
     }
     cc::Build::new()
