@@ -78,7 +78,7 @@ pub struct EngineStats {
     pub sampled_tokens: u64,
     /// Tokens that an earlier turn of the same session had already computed, and that were computed again.
     pub reprefilled_tokens: u64,
-    /// Tokens computed again because their sequence had to make room.
+    /// Tokens computed again because their sequence had to make room or to wait.
     pub recomputed_tokens: u64,
     /// How often a sequence had to make room (times).
     pub preemptions: u64,
