@@ -11,7 +11,7 @@ use tiny::{engine, greedy, options, prompt, request, sampling, values};
 
 /// A number below `most` that follows from the request's number.
 fn pick(number: usize, what: &str, most: usize) -> usize {
-    ((values(&format!("{what} {number}"), 7, 3)[2] + 1.0) / 2.0 * most as f32) as usize % most
+    (f32::midpoint(values(&format!("{what} {number}"), 7, 3)[2], 1.0) * most as f32) as usize % most
 }
 
 #[tokio::test]
