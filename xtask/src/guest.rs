@@ -23,7 +23,7 @@ const ARTIFACT: &str = "sandbox/artifact/guest.wasm.zst";
 const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Shadow stack of the guest, bytes.
-const STACK: u32 = 4 << 20;
+const STACK: u32 = 8 << 20;
 
 fn artifact() -> PathBuf {
     root().join(ARTIFACT)
@@ -177,7 +177,9 @@ fn build_to(output: PathBuf) -> Result<PathBuf, String> {
     if let Some(rustc) = &toolchain.rustc {
         command.env("RUSTC", rustc);
     }
+    // Debian's compiler calls its linker by a name that may not be there.
     if toolchain.build_std {
+        command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "wasm-ld-19");
         command.arg("-Zbuild-std=std,panic_abort");
     }
     run(&mut command, "the guest did not compile; it needs rustc 1.96 or newer and wasm-ld")?;

@@ -4,6 +4,7 @@
 //! `sandbox/guest/patches/<crate>.patch` applied; the guest's `[patch.crates-io]` points there. The copies are made
 //! again whenever a patch changed.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,19 +14,6 @@ use sha2::{Digest, Sha256};
 /// Crates that are patched, and their version.
 const PATCHED: &[&str] = &["common", "pylib", "sre_engine", "stdlib", "vm"];
 const VERSION: &str = "0.6.0";
-
-/// Files and folders of the standard library that have no place in the sandbox. What is left is what the policy lets
-/// in and what that needs.
-const REMOVED_LIBRARY: &[&str] = &[
-    "__hello__.py", "__phello__", "_aix_support.py", "_android_support.py", "_apple_support.py", "_ios_support.py",
-    "_osx_support.py", "_pyrepl", "antigravity.py", "asyncio", "bdb.py", "cmd.py", "code.py", "compileall.py", "concurrent",
-    "ctypes", "dbm", "doctest.py", "email", "ensurepip", "fileinput.py", "ftplib.py", "http", "idlelib", "imaplib.py",
-    "mailbox.py", "modulefinder.py", "multiprocessing", "netrc.py", "nturl2path.py", "pdb.py", "pickletools.py",
-    "poplib.py", "profile.py", "pstats.py", "pty.py", "py_compile.py", "pyclbr.py", "pydoc.py", "pydoc_data",
-    "shelve.py", "smtplib.py", "socketserver.py", "sqlite3", "ssl.py", "subprocess.py", "sysconfig", "tarfile.py", "this.py",
-    "tkinter", "trace.py", "tracemalloc.py", "tty.py", "turtle.py", "turtledemo", "unittest", "venv", "wave.py",
-    "webbrowser.py", "wsgiref", "xmlrpc", "zipapp.py", "zipfile", "zipimport.py",
-];
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
@@ -98,7 +86,7 @@ fn registry_copy(name: &str) -> Result<PathBuf, String> {
     let fetch = root().join("target/xtask/fetch");
     let mut manifest = "[package]\nname = \"fetch\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[dependencies]\n".to_owned();
     for name in PATCHED {
-        manifest.push_str(&format!("{} = {{ version = \"={VERSION}\", default-features = false }}\n", package(name)));
+        let _ = writeln!(manifest, "{} = {{ version = \"={VERSION}\", default-features = false }}", package(name));
     }
     manifest.push_str("\n[workspace]\n");
     write(&fetch.join("Cargo.toml"), manifest.as_bytes())?;
@@ -137,18 +125,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
 }
 
 fn pristine(name: &str, to: &Path) -> Result<(), String> {
-    copy(&registry_copy(name)?, to)?;
-    if name == "pylib" {
-        for removed in REMOVED_LIBRARY {
-            let path = to.join("Lib").join(removed);
-            if path.is_dir() {
-                io("remove", &path, fs::remove_dir_all(&path))?;
-            } else if path.exists() {
-                io("remove", &path, fs::remove_file(&path))?;
-            }
-        }
-    }
-    Ok(())
+    copy(&registry_copy(name)?, to)
 }
 
 /// Lays out the patched sources, unless they stand already.
@@ -158,10 +135,7 @@ pub(crate) fn vendor() -> Result<(), String> {
     for name in PATCHED {
         let patch = patches.join(format!("{}.patch", package(name)));
         let patch_bytes = read(&patch)?;
-        let mut stamp = Sha256::new();
-        stamp.update(&patch_bytes);
-        stamp.update(REMOVED_LIBRARY.join(" "));
-        let stamp = hex(&stamp.finalize());
+        let stamp = hex(&Sha256::digest(&patch_bytes));
         let folder = vendor.join(package(name));
         let stamp_file = vendor.join(format!("{}.stamp", package(name)));
         if fs::read_to_string(&stamp_file).is_ok_and(|old| old == stamp) && folder.is_dir() {
@@ -171,15 +145,17 @@ pub(crate) fn vendor() -> Result<(), String> {
             io("remove", &folder, fs::remove_dir_all(&folder))?;
         }
         pristine(name, &folder)?;
-        // `git apply` inside a repository would look at the index: tell it that it is outside.
-        run(
-            Command::new("git")
-                .args(["apply", "--whitespace=nowarn"])
-                .arg(&patch)
-                .current_dir(&folder)
-                .env("GIT_CEILING_DIRECTORIES", &vendor),
-            &format!("`{}` must apply to version {VERSION}; git is needed", patch.display()),
-        )?;
+        if !patch_bytes.is_empty() {
+            // `git apply` inside a repository would look at the index: tell it that it is outside.
+            run(
+                Command::new("git")
+                    .args(["apply", "--whitespace=nowarn"])
+                    .arg(&patch)
+                    .current_dir(&folder)
+                    .env("GIT_CEILING_DIRECTORIES", &vendor),
+                &format!("`{}` must apply to version {VERSION}; git is needed", patch.display()),
+            )?;
+        }
         write(&stamp_file, stamp.as_bytes())?;
     }
     Ok(())
@@ -209,7 +185,7 @@ pub(crate) fn save_patches() -> Result<String, String> {
         }
         let patch = guest().join("patches").join(format!("{}.patch", package(name)));
         write(&patch, &output.stdout)?;
-        report.push_str(&format!("{}: {} bytes\n", patch.display(), output.stdout.len()));
+        let _ = writeln!(report, "{}: {} bytes", patch.display(), output.stdout.len());
     }
     Ok(report)
 }
@@ -217,7 +193,7 @@ pub(crate) fn save_patches() -> Result<String, String> {
 /// Bytes as lower-case digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        text.push_str(&format!("{byte:02x}"));
+        let _ = write!(text, "{byte:02x}");
         text
     })
 }

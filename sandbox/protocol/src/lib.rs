@@ -11,6 +11,8 @@
 //! | [`literal`] | Python literals in text, as `ast.literal_eval` reads them |
 //! | [`message`] | [`message::Request`], [`message::Reply`], [`message::HostCall`], [`message::HostReply`] |
 //! | [`abi`] | names and numbers of the WebAssembly imports and exports |
+//! | [`policy`] | what the model's code may import, call and rebind |
+//! | [`repr`] | values as Python prints them |
 //!
 //! Invariant: whatever bytes a guest sends, decoding ends in a value or a typed error, within
 //! [`codec::MAX_DEPTH`] stack frames and memory proportional to the bytes that came.
@@ -19,6 +21,8 @@ pub mod abi;
 pub mod codec;
 pub mod literal;
 pub mod message;
+pub mod policy;
+pub mod repr;
 pub mod value;
 
 pub use codec::{Decode, DecodeError, Decoder, Encode, Encoder};

@@ -115,6 +115,10 @@ fn pack(wasm: &[u8], hash: &str) -> Outcome<Vec<u8>> {
             Payload::DataSection(section) => {
                 for data in section.clone() {
                     let data = data?;
+                    // What was applied at the start is left behind as an empty segment.
+                    if matches!(data.kind, DataKind::Passive) && data.data.is_empty() {
+                        continue;
+                    }
                     let DataKind::Active { memory_index: 0, offset_expr } = data.kind else {
                         return Err("the guest has a data segment that is not active in memory 0".into());
                     };
