@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use espalier_sandbox_protocol::abi;
+use espalier_sandbox_protocol::{Decode, Reply, abi};
 use tokio::sync::mpsc::UnboundedSender;
 use wasmtime::Trap;
 
@@ -19,6 +19,9 @@ use crate::run::{Event, Interrupt, Link, Run};
 
 /// Execution time that going back may take beyond what the requests took, nanoseconds.
 const REPLAY_ALLOWANCE: u64 = 2_000_000_000;
+
+/// Bytes of heap that must be left for the next block.
+const ROOM: u64 = 256 << 10;
 
 /// How an operation ended.
 pub(crate) enum Ended {
@@ -73,6 +76,8 @@ pub(crate) struct Job {
     pub(crate) limits: Limits,
     /// Bytes of contexts, for the memory limit.
     pub(crate) context_bytes: u64,
+    /// Bytes of the guest's heap at which it raises `MemoryError`.
+    pub(crate) soft_memory: u64,
     pub(crate) meter: Arc<Meter>,
     pub(crate) gone: Arc<AtomicBool>,
     pub(crate) spent: Arc<AtomicU64>,
@@ -149,6 +154,7 @@ impl Job {
         let refused = live.state().limiter.refused;
         let cpu = Duration::from_nanos(nanoseconds);
         let (live, ended) = match served {
+            Ok(reply) if self.stays_full(&live, &reply) => (None, Ended::Stopped(Stop::Memory)),
             Ok(reply) => match self.commit(&mut live, request, &reply, &mut run, refused, nanoseconds) {
                 Ok(()) => (Some(live), Ended::Replied(reply)),
                 Err(reason) => {
@@ -159,6 +165,18 @@ impl Job {
             Err(error) => (None, Ended::Stopped(why(&error, &run, refused))),
         };
         Finished { live, ended, run, cpu, refused }
+    }
+
+    /// Whether a block left the heap so full that not even an empty next one could run.
+    fn stays_full(&self, live: &Live, reply: &[u8]) -> bool {
+        // Linear memory never shrinks, so this says cheaply that the heap never was.
+        if (live.size() as u64) < self.soft_memory {
+            return false;
+        }
+        match Reply::from_bytes(reply) {
+            Ok(Reply::Executed(reply)) => reply.heap_bytes.saturating_add(ROOM) > self.soft_memory,
+            _ => false,
+        }
     }
 
     /// The state cannot be reached any more, unless this operation was given up: then it may only have been stopped.

@@ -28,6 +28,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) spent: &'a Arc<AtomicU64>,
     pub(crate) block: u64,
     pub(crate) context_bytes: u64,
+    pub(crate) soft_memory: u64,
     pub(crate) deterministic: bool,
     pub(crate) limits: Limits,
 }
@@ -69,6 +70,7 @@ impl Operation<'_> {
             task,
             limits: self.limits.clone(),
             context_bytes: self.context_bytes,
+            soft_memory: self.soft_memory,
             meter: Arc::clone(&meter),
             gone: Arc::clone(&gone),
             spent: Arc::clone(self.spent),

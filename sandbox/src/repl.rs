@@ -37,6 +37,8 @@ pub struct Repl {
     /// Blocks run.
     block: u64,
     contexts: Vec<Context>,
+    /// Bytes of the guest's heap at which it raises `MemoryError`: as it was told when it was set up.
+    soft_memory: u64,
     /// The model's variables, where they are known.
     variables: Option<Vec<VariableInfo>>,
 }
@@ -53,6 +55,7 @@ impl Repl {
             spent,
             block: 0,
             contexts: Vec::new(),
+            soft_memory: u64::MAX,
             variables: Some(Vec::new()),
             options,
         };
@@ -83,6 +86,7 @@ impl Repl {
             spent,
             block: saved.block,
             contexts,
+            soft_memory: saved.soft_memory,
             variables: None,
             options,
             sandbox,
@@ -130,8 +134,7 @@ impl Repl {
             calls: run.calls,
         };
         // The soft limit was passed if linear memory, which never shrinks, is at least as large.
-        let soft = self.options.config(self.sandbox.inner.core.heap, self.context_bytes()).soft_memory_bytes;
-        let passed = self.live.as_ref().is_some_and(|live| live.size() as u64 >= soft);
+        let passed = self.live.as_ref().is_some_and(|live| live.size() as u64 >= self.soft_memory);
         let memory = finished.refused || run.memory_seen || passed;
         match finished.ended {
             Ended::Replied(bytes) => match Reply::from_bytes(&bytes) {
@@ -276,6 +279,7 @@ impl Repl {
             spent: Arc::new(AtomicU64::new(self.spent.load(Ordering::Relaxed))),
             block: self.block,
             contexts: self.contexts.clone(),
+            soft_memory: self.soft_memory,
             variables: self.variables.clone(),
         };
         if let Some(seed) = reseed {
@@ -297,6 +301,7 @@ impl Repl {
             limits: self.options.limits.clone(),
             block: self.block,
             spent: self.spent.load(Ordering::Relaxed),
+            soft_memory: self.soft_memory,
         };
         let core = Arc::clone(&self.sandbox.inner.core);
         let written = tokio::task::spawn_blocking(move || snapshot::write(&core, &checkpoint, &saved)).await;
@@ -333,6 +338,7 @@ impl Repl {
     async fn set_up(&mut self, contexts: Vec<Context>) -> Result<(), SandboxError> {
         let bytes = contexts.iter().map(|context| context.size() as u64).sum();
         let config = self.options.config(self.sandbox.inner.core.heap, bytes);
+        self.soft_memory = config.soft_memory_bytes;
         let request = Request::Configure(config).to_bytes();
         match self.ask("setting up", request, self.set_up_limits(Duration::ZERO)).await? {
             Reply::Done => {}
@@ -400,6 +406,7 @@ impl Repl {
             spent: &self.spent,
             block: self.block,
             context_bytes: self.context_bytes(),
+            soft_memory: self.soft_memory,
             deterministic: self.options.deterministic,
             limits,
         };

@@ -35,6 +35,8 @@ pub(crate) struct Saved {
     pub(crate) block: u64,
     /// Host calls spent.
     pub(crate) spent: u64,
+    /// Bytes of the guest's heap at which it raises `MemoryError`.
+    pub(crate) soft_memory: u64,
 }
 
 /// The state as bytes.
@@ -50,6 +52,7 @@ pub(crate) fn write(core: &Core, checkpoint: &Checkpoint, saved: &Saved) -> std:
     put(&mut head, &saved.host.processor_time.to_le_bytes());
     put(&mut head, &saved.block.to_le_bytes());
     put(&mut head, &saved.spent.to_le_bytes());
+    put(&mut head, &saved.soft_memory.to_le_bytes());
     let limits = serde_json::to_vec(&saved.limits)?;
     put(&mut head, &(limits.len() as u32).to_le_bytes());
     put(&mut head, &limits);
@@ -129,6 +132,7 @@ fn parse(core: &Core, plain: &[u8], allowed: u64) -> Result<(Checkpoint, Saved),
     let processor_time = body.number(u64::from_le_bytes).ok_or_else(damaged)?;
     let block = body.number(u64::from_le_bytes).ok_or_else(damaged)?;
     let spent = body.number(u64::from_le_bytes).ok_or_else(damaged)?;
+    let soft_memory = body.number(u64::from_le_bytes).ok_or_else(damaged)?;
     let length = body.number(u32::from_le_bytes).ok_or_else(damaged)?;
     let limits = body.take(length as usize).ok_or_else(damaged)?;
     let limits = serde_json::from_slice(limits).map_err(|_| SnapshotError::Damaged("its limits do not parse"))?;
@@ -143,7 +147,7 @@ fn parse(core: &Core, plain: &[u8], allowed: u64) -> Result<(Checkpoint, Saved),
     let checkpoint = Checkpoint::from_pages(Arc::clone(&core.image), size as usize, pointer, pages)
         .map_err(|_| SnapshotError::Damaged("its pages do not fit its memory"))?;
     let host = HostState { random, clock, processor_time };
-    Ok((checkpoint, Saved { host, limits, block, spent }))
+    Ok((checkpoint, Saved { host, limits, block, spent, soft_memory }))
 }
 
 struct Reader<'a>(&'a [u8]);

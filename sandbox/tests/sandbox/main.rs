@@ -19,6 +19,9 @@ use espalier_sandbox::{
 };
 use espalier_sandbox_protocol::HostCall;
 
+/// A block that the interpreter cannot interrupt: only the host ends it.
+const ENDLESS: &str = "import re\nre.match(r'(a+)+$', 'a' * 40 + 'b')";
+
 /// A REPL as most tests want it.
 async fn repl() -> Repl {
     with(ReplOptions::default()).await
