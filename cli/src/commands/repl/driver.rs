@@ -71,13 +71,15 @@ fn done(key: &str, value: impl Into<Json>) -> Answer {
 impl Driver<'_> {
     async fn serve(&mut self, line: Line) -> Result<Answer, Failure> {
         let name = line.repl;
-        if let Order::Restore { source } = line.order {
-            return Ok(self.restore(source).await);
-        }
+        let order = match line.order {
+            Order::Restore { source } => return Ok(self.restore(source).await),
+            Order::New => return Ok(self.add_fresh().await),
+            order => order,
+        };
         let Some(repl) = self.repls.get_mut(&name) else {
             return Ok(refusal(format!("no REPL `{name}`; `fork` and `restore` answer the names of new ones")));
         };
-        let answer = match line.order {
+        let answer = match order {
             Order::Execute { code, timeout } => {
                 let limits =
                     Limits { block: timeout.unwrap_or(self.options.limits.block), ..self.options.limits.clone() };
@@ -113,9 +115,16 @@ impl Driver<'_> {
                 Ok(done("closed", name.clone()))
             }
             Order::Return { .. } => return Ok(refusal("no call is pending".to_owned())),
-            Order::Restore { .. } => unreachable!("served above"),
+            Order::Restore { .. } | Order::New => unreachable!("served above"),
         };
         Ok(answer.unwrap_or_else(|error| refusal(error.to_string())))
+    }
+
+    async fn add_fresh(&mut self) -> Answer {
+        match self.sandbox.repl(self.options.clone()).await {
+            Ok(repl) => done("repl", self.add(repl)),
+            Err(error) => refusal(error.to_string()),
+        }
     }
 
     async fn restore(&mut self, source: SnapshotSource) -> Answer {

@@ -28,6 +28,8 @@ pub(super) struct Line {
 pub(super) enum Order {
     /// Run a block.
     Execute { code: String, timeout: Option<Duration> },
+    /// One more REPL, set up as the first was.
+    New,
     /// A second REPL that continues from the same state.
     Fork { reseed: Option<u64> },
     /// The state as bytes.
@@ -108,6 +110,7 @@ impl Line {
             (Some(code), None, None, None) => Order::Execute { code, timeout: timeout(fields.timeout_s)? },
             (None, None, Some(value), None) => Order::Return { result: Ok(value) },
             (None, None, None, Some(raise)) => Order::Return { result: Err((raise.kind, raise.message)) },
+            (None, Some("new"), None, None) => Order::New,
             (None, Some("fork"), None, None) => Order::Fork { reseed: fields.seed },
             (None, Some("snapshot"), None, None) => Order::Snapshot { file: fields.file },
             (None, Some("restore"), None, None) => Order::Restore {
@@ -129,7 +132,7 @@ impl Line {
             (None, Some("close"), None, None) => Order::Close,
             (None, Some(op), None, None) => {
                 return Err(format!(
-                    "`op` must be fork, snapshot, restore, bind, get, reset or close, got `{op}`"
+                    "`op` must be new, fork, snapshot, restore, bind, get, reset or close, got `{op}`"
                 ));
             }
             _ => return Err("expected exactly one of `code`, `op`, `return`, `raise`".to_owned()),
