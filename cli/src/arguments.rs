@@ -28,6 +28,28 @@ pub(crate) enum Command {
     /// At a terminal it has history, multi-line input and commands (`:help`). With `--json` it reads one JSON object
     /// per line and answers each with one line; `docs/repl-json.md` describes the protocol.
     Repl(ReplArguments),
+    /// Run a suite: environments, modes and models; or compare two runs.
+    ///
+    /// A suite is a TOML file (`examples/demo/suite.toml` is one). `key.path=value` overrides what it says, list items by
+    /// their number: `engine.0.sampling.temperature=0.5`. Ctrl-C stops cleanly; `--resume` goes on.
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+    Eval(EvalArguments),
+    /// Play one task once and show the tree.
+    Rollout(RolloutArguments),
+    /// Look at trajectories.
+    #[command(subcommand)]
+    Trajectories(TrajectoriesCommand),
+    /// Look at data sets and environments.
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// Serve models to other programs.
+    #[cfg(feature = "torch")]
+    #[command(subcommand)]
+    Serve(ServeCommand),
+    /// Work with model files.
+    #[cfg(feature = "torch")]
+    #[command(subcommand)]
+    Model(ModelCommand),
     /// Measure this machine: the sandbox, rollouts or the engine.
     Bench(BenchArguments),
 }
@@ -125,4 +147,170 @@ pub(crate) enum BenchSubject {
     Rollout,
     /// The local engine's decoding.
     Engine,
+}
+
+/// Arguments of `espalier eval`.
+#[derive(Debug, Args)]
+pub(crate) struct EvalArguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<EvalCommand>,
+    /// The suite.
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) suite: Option<PathBuf>,
+    /// Where results and trajectories go; `runs/NAME` of the suite by default.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with what an earlier run left there.
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// The results as one JSON object on stdout instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Overrides of the suite: `key.path=value`.
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+}
+
+/// Subcommands of `espalier eval`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum EvalCommand {
+    /// Compare two runs row by row: differences with 95 % intervals.
+    Compare {
+        /// A run's folder, or its `results.json`.
+        a: PathBuf,
+        /// Another.
+        b: PathBuf,
+        /// One JSON object per task and mode.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Arguments of `espalier rollout`.
+#[derive(Debug, Args)]
+pub(crate) struct RolloutArguments {
+    /// The question.
+    pub(crate) prompt: String,
+    /// The model: a folder for the local engine, or `URL#MODEL` for an OpenAI-compatible endpoint.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: String,
+    /// The environment.
+    #[arg(long, default_value = "rlm", value_name = "ID")]
+    pub(crate) env: String,
+    /// Bind this file as the context.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) context: Option<PathBuf>,
+    /// The right answer, to grade by.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) truth: Option<String>,
+    /// Parameters of the environment: `key.path=value` (repeatable).
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) param: Vec<String>,
+    /// Sampling parameters: `temperature=0.7`, `max_tokens=256` (repeatable).
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) sampling: Vec<String>,
+    /// Most turns.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) max_turns: u32,
+    /// Seeds everything.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Keep the trajectories there.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// The trajectories as JSON, one line each, instead of the tree.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Subcommands of `espalier trajectories`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TrajectoriesCommand {
+    /// Show a run's trajectories, from Parquet or JSONL.
+    Show {
+        /// A run's folder (with any folders below it), or a trajectory file.
+        path: PathBuf,
+        /// Print one tree with its turns instead of a line per tree. Without `--id`: the one with most children.
+        #[arg(long)]
+        tree: bool,
+        /// Only trees whose id contains this.
+        #[arg(long, value_name = "TEXT")]
+        id: Option<String>,
+        /// Print the rows of a tree token by token, sampled ones marked; needs the model's folder.
+        #[arg(long, value_name = "MODEL")]
+        mask: Option<PathBuf>,
+        /// Most lines shown per message.
+        #[arg(long, default_value_t = 12)]
+        lines: usize,
+        /// One JSON object per trajectory.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Subcommands of `espalier data`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DataCommand {
+    /// The environments, and the data sets that are generated.
+    List {
+        /// One JSON object per entry.
+        #[arg(long)]
+        json: bool,
+    },
+    /// One environment: what it does, its parameters and the columns it reads.
+    Env {
+        /// Its id.
+        id: String,
+    },
+    /// Rows of a file or of a generated data set, as JSONL; every row is checked.
+    Show {
+        /// A `.jsonl`, `.json`, `.csv` or `.parquet` file, or the name of a generated data set.
+        source: String,
+        /// Parameters of a generated data set: `rows=4`, `size=16384` (repeatable).
+        #[arg(long, value_name = "KEY=VALUE")]
+        param: Vec<String>,
+        /// What the records are: `rows`, or `gsm8k` for its published files.
+        #[arg(long)]
+        format: Option<String>,
+        /// At most this many rows.
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+}
+
+/// Subcommands of `espalier serve`.
+#[cfg(feature = "torch")]
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServeCommand {
+    /// An OpenAI-compatible API over a local model: chat and completions, streaming.
+    Openai {
+        /// The model's folder.
+        #[arg(long, value_name = "FOLDER")]
+        model: PathBuf,
+        /// Where to listen. Beyond loopback anybody who reaches the port may use the model.
+        #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
+        listen: std::net::SocketAddr,
+        /// Memory of the KV cache, MiB; a quarter of the machine's by default.
+        #[arg(long, value_name = "MIB")]
+        kv_cache_mb: Option<u64>,
+        /// How weights are kept.
+        #[arg(long, default_value = "bf16", value_parser = ["bf16", "f32"])]
+        precision: String,
+    },
+}
+
+/// Subcommands of `espalier model`.
+#[cfg(feature = "torch")]
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelCommand {
+    /// Turn a GGUF file into a folder with safetensors, config.json and tokenizer.json.
+    Convert {
+        /// The GGUF file.
+        source: PathBuf,
+        /// The folder to make.
+        destination: PathBuf,
+        /// How weights are stored.
+        #[arg(long, default_value = "bf16", value_parser = ["bf16", "f32"])]
+        dtype: String,
+    },
 }

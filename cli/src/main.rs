@@ -6,10 +6,12 @@
 //! | [`arguments`] | the command line |
 //! | [`failure`] | what can go wrong, and the exit code that says so |
 //! | [`commands`] | one module per subcommand |
+//! | [`engines`] | engines by kind, the local one included |
 //! | [`settings`] | TOML files with `key.path=value` overrides |
 
 mod arguments;
 mod commands;
+mod engines;
 mod failure;
 mod settings;
 
@@ -42,6 +44,14 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Repl(arguments) => commands::repl::run(arguments).await,
+        Command::Eval(arguments) => commands::eval::run(arguments).await,
+        Command::Rollout(arguments) => commands::rollout::run(arguments).await,
+        Command::Trajectories(command) => commands::trajectories::run(command),
+        Command::Data(command) => commands::data::run(command),
+        #[cfg(feature = "torch")]
+        Command::Serve(command) => commands::serve::run(command).await,
+        #[cfg(feature = "torch")]
+        Command::Model(command) => commands::model::run(command),
         Command::Bench(arguments) => commands::bench::run(arguments).await,
     }
 }

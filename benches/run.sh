@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# `make bench`: every figure of this machine, then the sandbox and the engine beside their peers from PyPI. The dated raw
+# output goes to benches/results/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cache=${ESPALIER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/espalier}
+espalier=${CARGO_TARGET_DIR:-target}/debug/espalier
+day=$(date +%Y-%m-%d)
+mkdir -p benches/results
+
+machine() {
+  echo "date: $day"
+  echo "commit: $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
+  echo "kernel: $(uname -sr)"
+  echo "cpu: $(nproc) x $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
+  echo "memory: $(sed -n 's/^MemTotal: *//p' /proc/meminfo)"
+}
+
+for subject in sandbox rollout engine; do
+  out=benches/results/$day-$subject.txt
+  # A missed figure is a result too.
+  { machine; "$espalier" bench "$subject" --json || true; } | tee "$out"
+done
+
+peers=$cache/python-peers
+if [ ! -e "$peers/ready" ]; then
+  python3 -m venv "$peers"
+  "$peers/bin/python" -m pip install --quiet -r scripts/peers-requirements.txt
+  touch "$peers/ready"
+fi
+{ machine; "$peers/bin/python" benches/sandbox_peers.py "$espalier"; } | tee "benches/results/$day-sandbox-peers.txt"

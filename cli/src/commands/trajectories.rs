@@ -1,0 +1,128 @@
+//! `espalier trajectories`.
+
+use std::path::{Path, PathBuf};
+
+use espalier_generator::Tree;
+use espalier_generator::output::read_trees;
+use espalier_generator::tree_view::{self, ViewOptions};
+use espalier_inference::Tokenizer;
+
+use crate::arguments::TrajectoriesCommand;
+use crate::failure::Failure;
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the command's output")]
+pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
+    let TrajectoriesCommand::Show { path, tree, id, mask, lines, json } = command;
+    let mut trees: Vec<(PathBuf, Tree)> = Vec::new();
+    for run in runs_below(&path)? {
+        let (read, notes) = read_trees(&run)
+            .map_err(|error| Failure::Input { file: run.display().to_string(), reason: error.to_string() })?;
+        for note in notes {
+            anstream::eprintln!("note: {note}");
+        }
+        trees.extend(read.into_iter().map(|tree| (run.clone(), tree)));
+    }
+    if let Some(id) = &id {
+        trees.retain(|(_, tree)| tree.root.rollout_id.contains(id.as_str()));
+    }
+    if trees.is_empty() {
+        return Err(Failure::Input {
+            file: path.display().to_string(),
+            reason: id.map_or_else(|| "no trajectories".to_owned(), |id| format!("no tree whose id contains `{id}`")),
+        });
+    }
+    if json {
+        for node in trees.iter().flat_map(|(_, tree)| tree.nodes()) {
+            anstream::println!("{}", serde_json::to_string(node).unwrap_or_default());
+        }
+        return Ok(());
+    }
+    let colour = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
+    let view = ViewOptions { colour, lines, ..ViewOptions::default() };
+    if tree || mask.is_some() {
+        // The tree with most to see: children first, then sub-calls, then turns.
+        let richest = trees.iter().max_by_key(|(_, tree)| {
+            let calls: usize = tree.nodes().map(|node| node.calls.len()).sum();
+            (tree.descendants.len(), calls, tree.root.turns.len())
+        });
+        if let Some((run, tree)) = richest {
+            anstream::println!("{}", run.display());
+            match mask {
+                None => anstream::print!("{}", tree_view::tree(tree, view)),
+                Some(folder) => show_masks(tree, &folder, view)?,
+            }
+        }
+        return Ok(());
+    }
+    let width = trees.iter().map(|(_, tree)| tree.root.rollout_id.chars().count()).max().unwrap_or(0).max(4);
+    anstream::println!(
+        "{:width$}  {:>7}  {:16}  {:>5}  {:>8}  {:>8}  {:>9}  {:>8}",
+        "tree",
+        "reward",
+        "stop",
+        "turns",
+        "children",
+        "calls",
+        "tokens",
+        "time"
+    );
+    for (_, tree) in &trees {
+        let root = &tree.root;
+        let calls: usize = tree.nodes().map(|node| node.calls.len()).sum();
+        let tokens: u64 = tree.nodes().map(|node| u64::from(node.usage.sampled_tokens)).sum();
+        anstream::println!(
+            "{:width$}  {:>7.3}  {:16}  {:>5}  {:>8}  {:>8}  {:>9}  {:>6.1} s",
+            root.rollout_id,
+            root.reward,
+            root.stop.name(),
+            root.turns.len(),
+            tree.descendants.len(),
+            calls,
+            tokens,
+            root.timings.total_us as f64 / 1e6
+        );
+    }
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "this is the command's output")]
+fn show_masks(tree: &Tree, folder: &Path, view: ViewOptions) -> Result<(), Failure> {
+    let tokenizer = Tokenizer::from_dir(folder)
+        .map_err(|error| Failure::Input { file: folder.display().to_string(), reason: error.to_string() })?;
+    for node in tree.nodes() {
+        for row in &node.rows {
+            anstream::println!("{}", node.rollout_id);
+            let name = |token| tokenizer.decode(&[token], false);
+            anstream::println!("{}", tree_view::mask(row, name, view));
+        }
+    }
+    Ok(())
+}
+
+/// The folders at or below `path` that hold trajectories, in order; a file is itself.
+fn runs_below(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if path.is_file() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    let mut pending = vec![path.to_owned()];
+    while let Some(folder) = pending.pop() {
+        let mut holds = false;
+        for entry in std::fs::read_dir(&folder).map_err(|error| Failure::unreadable(&folder, &error))? {
+            let entry = entry.map_err(|error| Failure::unreadable(&folder, &error))?;
+            let name = entry.file_name();
+            // Links are not followed: a folder that holds itself would never end.
+            let kind = entry.file_type().map_err(|error| Failure::unreadable(&entry.path(), &error))?;
+            if kind.is_dir() {
+                pending.push(entry.path());
+            } else if name.to_string_lossy().starts_with("trajectories") {
+                holds = true;
+            }
+        }
+        if holds {
+            found.push(folder);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
