@@ -5,28 +5,31 @@
 //! | [`figure`] | a figure, the table for people, the lines for programs |
 //! | [`sandbox`] | REPLs: start, block, fork, limits |
 //! | [`residency`] | memory per REPL, how many live in 6 GB |
+//! | [`rollout`] | rollouts with a scripted engine |
+//! | `engine` | the local engine's decoding |
 //! | [`python`] | Python's speed against the machine's own `python3` |
 
+#[cfg(feature = "torch")]
+mod engine;
 mod figure;
 mod python;
 mod residency;
+mod rollout;
 mod sandbox;
 
 use crate::arguments::{BenchArguments, BenchSubject};
 use crate::failure::Failure;
 
-pub(crate) use figure::{Better, Figure, median};
-
 pub(crate) async fn run(arguments: BenchArguments) -> Result<(), Failure> {
     let mut report = figure::Report::new(arguments.json, arguments.only.clone());
     match arguments.subject {
         BenchSubject::Sandbox => sandbox::measure(&mut report, arguments.quick).await?,
-        BenchSubject::Rollout | BenchSubject::Engine => {
-            return Err(Failure::Usage {
-                what: "`espalier bench`".to_owned(),
-                expected: "`sandbox`".to_owned(),
-                got: format!("{:?}", arguments.subject),
-            });
+        BenchSubject::Rollout => rollout::measure(&mut report, arguments.quick).await?,
+        #[cfg(feature = "torch")]
+        BenchSubject::Engine => engine::measure(&mut report, arguments.quick).await?,
+        #[cfg(not(feature = "torch"))]
+        BenchSubject::Engine => {
+            return Err(Failure::Engine("this build has no local engine; build with the `torch` feature".to_owned()));
         }
     }
     report.finish()

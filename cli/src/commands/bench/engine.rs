@@ -1,0 +1,40 @@
+//! The local engine's decoding. `benches/engine_peer.py` runs the same cases with transformers, for the ratios.
+
+use espalier_engine::EngineOptions;
+use espalier_engine::bench::{DecodeCase, decode};
+
+use super::figure::{Better, Figure, Report};
+use crate::failure::Failure;
+use crate::settings::model_folder;
+
+/// What each case is called as a figure. No rate can be demanded of an unknown machine: what must be reached are the
+/// ratios.
+const NAMES: [(&str, &str); 4] = [
+    ("b1", "decode_tokens_per_s_b1"),
+    ("b8", "decode_tokens_per_s_b8"),
+    ("b32", "decode_tokens_per_s_b32"),
+    ("ragged32", "decode_tokens_per_s_ragged32"),
+];
+
+pub(super) async fn measure(report: &mut Report, quick: bool) -> Result<(), Failure> {
+    let folder = model_folder("smollm2-135m-instruct");
+    for case in DecodeCase::standard() {
+        let Some((_, figure)) = NAMES.iter().find(|(name, _)| *name == case.name) else { continue };
+        if !report.wants(figure) {
+            continue;
+        }
+        let figures = decode(&folder, EngineOptions::default(), std::slice::from_ref(&case), if quick { 1 } else { 3 })
+            .await
+            .map_err(|error| Failure::Engine(format!("`{}`: {error}", folder.display())))?;
+        for measured in figures {
+            report.add(Figure {
+                figure,
+                value: measured.tokens_per_second,
+                unit: "tokens/s",
+                must: 0.0,
+                better: Better::Higher,
+            })?;
+        }
+    }
+    Ok(())
+}
