@@ -92,7 +92,7 @@ fn show_masks(tree: &Tree, folder: &Path, view: ViewOptions) -> Result<(), Failu
     for node in tree.nodes() {
         for row in &node.rows {
             anstream::println!("{}", node.rollout_id);
-            let name = |token| tokenizer.decode(&[token], false);
+            let name = |token| tokenizer.decode_with_special(&[token]);
             anstream::println!("{}", tree_view::mask(row, name, view));
         }
     }

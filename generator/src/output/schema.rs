@@ -8,12 +8,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::{
     Array, ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, StructArray, UInt8Array,
     UInt32Array, UInt64Array,
 };
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, Fields, Schema};
+use arrow_buffer::{NullBuffer, OffsetBuffer};
+use arrow_schema::{DataType, Field, Fields, Schema};
 use espalier_inference::message::FunctionCall;
 use espalier_inference::{Fidelity, Message, Role, StopReason, ToolCall};
 
@@ -135,7 +135,7 @@ fn rows(all: &[Trajectory]) -> ArrayRef {
     let runs: Vec<VersionRun> = flat.iter().flat_map(|row| row.versions.iter().copied()).collect();
     let none = Vec::new();
     let logprobs: Vec<&Vec<f32>> = flat.iter().map(|row| row.logprobs.as_ref().unwrap_or(&none)).collect();
-    let present: arrow::buffer::NullBuffer = flat.iter().map(|row| row.logprobs.is_some()).collect::<Vec<_>>().into();
+    let present: NullBuffer = flat.iter().map(|row| row.logprobs.is_some()).collect::<Vec<_>>().into();
     let item = Arc::new(Field::new("item", DataType::Float32, false));
     let lengths = OffsetBuffer::from_lengths(logprobs.iter().map(|values| values.len()));
     let values = f32s(logprobs.iter().flat_map(|values| values.iter().copied()));
