@@ -83,6 +83,12 @@ pub enum EnvError {
         /// The nearest id, or the list.
         hint: String,
     },
+    /// An environment of that id is registered already.
+    #[error("an environment `{id}` is registered already; deregister it first")]
+    Duplicate {
+        /// The id.
+        id: String,
+    },
     /// A parameter or a column of the row is wrong.
     #[error("`{env}`: `{key}` {reason}")]
     Invalid {

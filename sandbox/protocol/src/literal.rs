@@ -115,7 +115,7 @@ impl Parser<'_> {
         match self.peek() {
             None => Err(self.error("a value was expected, the text ends")),
             Some(b'[' | b'(' | b'{') => {
-                if self.depth >= MAX_DEPTH as usize {
+                if self.depth >= MAX_DEPTH {
                     return Err(self.error("the literal is nested too deeply"));
                 }
                 self.depth += 1;
@@ -288,7 +288,7 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    fn digits(&mut self, accept: impl Fn(u8) -> bool) -> Result<String, LiteralError> {
+    fn digits(&mut self, accept: impl Fn(u8) -> bool) -> String {
         let mut digits = String::new();
         while let Some(byte) = self.peek() {
             if accept(byte) {
@@ -300,14 +300,14 @@ impl Parser<'_> {
             }
             self.at += 1;
         }
-        Ok(digits)
+        digits
     }
 
     fn decimal(&mut self, negative: bool) -> Result<Value, LiteralError> {
-        let whole = self.digits(|byte| byte.is_ascii_digit())?;
+        let whole = self.digits(|byte| byte.is_ascii_digit());
         let mut float = String::new();
         if self.eat(b'.') {
-            let fraction = self.digits(|byte| byte.is_ascii_digit())?;
+            let fraction = self.digits(|byte| byte.is_ascii_digit());
             if whole.is_empty() && fraction.is_empty() {
                 return Err(self.error("a digit was expected"));
             }
@@ -325,7 +325,7 @@ impl Parser<'_> {
                 self.eat(b'+');
                 ""
             };
-            let power = self.digits(|byte| byte.is_ascii_digit())?;
+            let power = self.digits(|byte| byte.is_ascii_digit());
             if power.is_empty() {
                 return Err(self.error("an exponent was expected"));
             }
@@ -359,7 +359,7 @@ impl Parser<'_> {
     fn prefixed(&mut self, radix: u32, negative: bool) -> Result<Value, LiteralError> {
         self.at += 2;
         self.eat(b'_');
-        let digits = self.digits(|byte| char::from(byte).is_digit(radix))?;
+        let digits = self.digits(|byte| char::from(byte).is_digit(radix));
         if digits.is_empty() {
             return Err(self.error("a digit was expected"));
         }

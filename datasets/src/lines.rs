@@ -1,0 +1,84 @@
+//! JSONL: one object per line.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::error::{DataError, Place};
+
+/// Largest line, bytes: a context of 200 MB fits with all of its escapes.
+pub const MAX_LINE: u64 = 1 << 30;
+
+/// One record and its place.
+pub type Record = Result<(Place, Map<String, Value>), DataError>;
+
+/// Reads a file line by line. Blank lines are skipped.
+pub struct Lines<R> {
+    path: PathBuf,
+    input: R,
+    line: u64,
+    failed: bool,
+}
+
+/// Opens a file.
+pub fn open(path: &Path) -> Result<Lines<BufReader<File>>, DataError> {
+    let file = File::open(path).map_err(|error| DataError::file(path, error))?;
+    Ok(Lines { path: path.to_owned(), input: BufReader::with_capacity(1 << 16, file), line: 0, failed: false })
+}
+
+impl<R: BufRead> Lines<R> {
+    fn next_record(&mut self) -> Option<Record> {
+        let mut buffer = Vec::new();
+        loop {
+            buffer.clear();
+            let read = (&mut self.input).take(MAX_LINE + 1).read_until(b'\n', &mut buffer);
+            match read {
+                Err(error) => return Some(Err(DataError::file(&self.path, error))),
+                Ok(0) => return None,
+                Ok(_) => {}
+            }
+            self.line += 1;
+            if buffer.len() as u64 > MAX_LINE {
+                return Some(Err(self.wrong(format!("is longer than {MAX_LINE} bytes"))));
+            }
+            let mut text = buffer.as_slice();
+            // Some editors begin a file with a byte order mark.
+            if self.line == 1 {
+                text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+            }
+            if text.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            return Some(match serde_json::from_slice::<Map<String, Value>>(text) {
+                Ok(record) => Ok((Place::Line(self.line), record)),
+                Err(error) => Err(self.wrong(format!("expected one JSON object, {}", without_line(&error)))),
+            });
+        }
+    }
+
+    fn wrong(&self, reason: String) -> DataError {
+        DataError::Row { path: self.path.clone(), place: Place::Line(self.line), reason }
+    }
+}
+
+/// serde's message with the column, and without the line, which is always 1 here.
+fn without_line(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
+    format!("got: {message} (character {})", error.column())
+}
+
+impl<R: BufRead> Iterator for Lines<R> {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let record = self.next_record();
+        self.failed = matches!(record, Some(Err(_)));
+        record
+    }
+}

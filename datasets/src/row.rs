@@ -1,0 +1,97 @@
+//! One row.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::{DataError, Place, kind};
+
+/// A prompt and the columns that go with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Names the row: its `uid` column, or its number over all files, from 0.
+    pub id: String,
+    /// The prompt.
+    pub prompt: Prompt,
+    /// The environment that the row asks for (`env_class`).
+    pub env: Option<String>,
+    /// Every other column.
+    pub columns: Map<String, Value>,
+}
+
+/// A prompt as data sets carry it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// One user message.
+    Text(String),
+    /// Chat messages: each an object whose `role` and `content` are texts.
+    Messages(Vec<Map<String, Value>>),
+}
+
+impl Row {
+    /// Reads a record. `number` names the row when it does not name itself.
+    pub(crate) fn from_record(
+        mut record: Map<String, Value>,
+        number: u64,
+        path: &Path,
+        place: Place,
+    ) -> Result<Self, DataError> {
+        let wrong = |column: &str, reason: String| DataError::Column {
+            path: path.to_owned(),
+            place,
+            column: column.to_owned(),
+            reason,
+        };
+        let prompt = match record.remove("prompt") {
+            None | Some(Value::Null) => {
+                let columns = record.keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+                return Err(wrong("prompt", format!("is missing; the row has {columns}")));
+            }
+            Some(Value::String(text)) => Prompt::Text(text),
+            Some(Value::Array(messages)) if messages.is_empty() => {
+                return Err(wrong("prompt", "holds no message".to_owned()));
+            }
+            Some(Value::Array(messages)) => {
+                let mut read = Vec::with_capacity(messages.len());
+                for (index, message) in messages.into_iter().enumerate() {
+                    let Value::Object(message) = message else {
+                        let reason = format!("must be an object with `role` and `content`, got {}", kind(&message));
+                        return Err(wrong(&format!("prompt[{index}]"), reason));
+                    };
+                    for key in ["role", "content"] {
+                        match message.get(key) {
+                            Some(Value::String(_)) => {}
+                            other => {
+                                let got = other.map_or("nothing", kind);
+                                let reason = format!("must be a text, got {got}");
+                                return Err(wrong(&format!("prompt[{index}].{key}"), reason));
+                            }
+                        }
+                    }
+                    read.push(message);
+                }
+                Prompt::Messages(read)
+            }
+            Some(other) => {
+                return Err(wrong("prompt", format!("must be a text or a list of messages, got {}", kind(&other))));
+            }
+        };
+        let env = match record.remove("env_class") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(env)) => Some(env),
+            Some(other) => return Err(wrong("env_class", format!("must be a text, got {}", kind(&other)))),
+        };
+        for column in ["reward_spec", "extra_info"] {
+            match record.get(column) {
+                None | Some(Value::Null | Value::Object(_)) => {}
+                Some(other) => return Err(wrong(column, format!("must be an object, got {}", kind(other)))),
+            }
+        }
+        let id = match record.get("uid") {
+            Some(Value::String(uid)) => uid.clone(),
+            Some(Value::Number(uid)) => uid.to_string(),
+            _ => number.to_string(),
+        };
+        Ok(Self { id, prompt, env, columns: record })
+    }
+}

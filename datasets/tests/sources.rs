@@ -1,0 +1,264 @@
+//! Rows from files: what is read, in which order, and what an error says.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Fields};
+use espalier_datasets::order::{Part, Shuffle, Split};
+use espalier_datasets::source::Paths;
+use espalier_datasets::{Format, NoBuiltins, Prompt, Row, Source};
+use proptest::prelude::*;
+use serde_json::json;
+
+fn file(dir: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn rows(source: &Source) -> Vec<Row> {
+    source.rows(&NoBuiltins).unwrap().map(Result::unwrap).collect()
+}
+
+/// The first error, without the folder that differs from run to run.
+fn error(path: &Path) -> String {
+    let error = match Source::file(path).rows(&NoBuiltins) {
+        Err(error) => error,
+        Ok(rows) => rows.filter_map(Result::err).next().unwrap(),
+    };
+    error.to_string().replace(&format!("{}/", path.parent().unwrap().display()), "")
+}
+
+const LINES: &str = r#"{"prompt": "one", "env_class": "rlm", "reward_spec": {"ground_truth": [1, 2]}}
+
+{"prompt": [{"role": "user", "content": "two"}], "uid": "b", "note": null}
+"#;
+
+#[test]
+fn jsonl_rows_have_prompts_and_columns() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = rows(&Source::file(file(&dir, "a.jsonl", LINES)));
+    assert_eq!(rows.len(), 2);
+    assert_eq!((rows[0].id.as_str(), rows[1].id.as_str()), ("0", "b"));
+    assert_eq!(rows[0].prompt, Prompt::Text("one".to_owned()));
+    assert_eq!(rows[0].env.as_deref(), Some("rlm"));
+    assert_eq!(rows[0].columns["reward_spec"]["ground_truth"], json!([1, 2]));
+    assert!(matches!(&rows[1].prompt, Prompt::Messages(messages) if messages[0]["content"] == "two"));
+}
+
+#[test]
+fn json_lists_are_read_item_by_item() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = r#" [ {"prompt": "a ] } \" {", "extra_info": {"x": [{}]}} , {"prompt": "b"} ] "#;
+    let read = rows(&Source::file(file(&dir, "a.json", text)));
+    assert_eq!(read[0].prompt, Prompt::Text("a ] } \" {".to_owned()));
+    assert_eq!(read.len(), 2);
+    // A file of lines is often named `.json`.
+    assert_eq!(rows(&Source::file(file(&dir, "b.json", LINES))).len(), 2);
+    assert_eq!(rows(&Source::file(file(&dir, "c.json", "[]"))).len(), 0);
+}
+
+#[test]
+fn csv_headers_with_dots_fill_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "prompt,reward_spec.ground_truth,extra_info.context_text,max_turns\n\"a\nb\",42,\"[1, 2]\",3\nc,x,,\n";
+    let rows = rows(&Source::file(file(&dir, "a.csv", text)));
+    assert_eq!(rows[0].prompt, Prompt::Text("a\nb".to_owned()));
+    assert_eq!(rows[0].columns["reward_spec"], json!({"ground_truth": "42"}));
+    assert_eq!(rows[0].columns["extra_info"]["context_text"], json!([1, 2]));
+    assert_eq!(rows[0].columns["max_turns"], json!(3));
+    assert!(!rows[1].columns.contains_key("extra_info"));
+}
+
+/// A file as `datasets` writes it: messages as a list of structs, an object as a struct.
+fn parquet(dir: &tempfile::TempDir, contents: &[Option<&str>]) -> PathBuf {
+    let text = |name: &str| Field::new(name, DataType::Utf8, true);
+    let count = contents.len();
+    let message = Fields::from(vec![text("role"), text("content")]);
+    let messages = StructArray::new(
+        message.clone(),
+        vec![
+            Arc::new(StringArray::from(vec!["user"; count])) as ArrayRef,
+            Arc::new(StringArray::from(contents.to_vec())),
+        ],
+        None,
+    );
+    let item = Arc::new(Field::new("item", DataType::Struct(message), true));
+    let prompt = ListArray::new(item, OffsetBuffer::from_lengths(vec![1; count]), Arc::new(messages), None);
+    let spec = StructArray::new(
+        Fields::from(vec![text("ground_truth")]),
+        vec![Arc::new(StringArray::from((0..count).map(|n| n.to_string()).collect::<Vec<_>>())) as ArrayRef],
+        None,
+    );
+    let turns = Int64Array::from(vec![4; count]);
+    let batch = RecordBatch::try_from_iter(vec![
+        ("prompt", Arc::new(prompt) as ArrayRef),
+        ("reward_spec", Arc::new(spec)),
+        ("max_turns", Arc::new(turns)),
+    ])
+    .unwrap();
+    let path = dir.path().join("a.parquet");
+    let out = std::fs::File::create(&path).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(out, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    path
+}
+
+#[test]
+fn parquet_structs_and_lists_are_objects_and_lists() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = rows(&Source::file(parquet(&dir, &[Some("hello"); 40])));
+    assert_eq!(rows.len(), 40);
+    assert_eq!(rows[39].columns["reward_spec"], json!({"ground_truth": "39"}));
+    assert_eq!(rows[39].columns["max_turns"], json!(4));
+    assert!(matches!(&rows[39].prompt, Prompt::Messages(messages) if messages[0]["content"] == "hello"));
+}
+
+#[test]
+fn errors_name_file_place_and_column() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str, text: &str| error(&file(&dir, name, text));
+    let good = "{\"prompt\": \"x\"}\n";
+    assert_eq!(
+        of("a.jsonl", &format!("{good}{{\"prompt\": }}\n")),
+        "`a.jsonl`, line 2: expected one JSON object, got: expected value (character 12)"
+    );
+    assert_eq!(
+        of("b.jsonl", &format!("{good}\n{{\"promt\": 1}}\n")),
+        "`b.jsonl`, line 3, column `prompt`: is missing; the row has `promt`"
+    );
+    assert_eq!(
+        of("c.jsonl", "{\"prompt\": [{\"role\": \"user\"}]}"),
+        "`c.jsonl`, line 1, column `prompt[0].content`: must be a text, got nothing"
+    );
+    assert_eq!(
+        of("d.jsonl", "{\"prompt\": \"x\", \"reward_spec\": \"y\"}"),
+        "`d.jsonl`, line 1, column `reward_spec`: must be an object, got a text"
+    );
+    assert_eq!(of("e.json", "[{\"prompt\": \"x\"} {}]"), "`e.json`, row 1: expected a comma or the end of the list");
+    assert_eq!(of("f.json", "[1]"), "`f.json`, row 1: expected a JSON object, got `1`");
+    assert_eq!(of("g.json", "[{\"prompt\": \"x\"}"), "`g.json`: ends within the list");
+    assert_eq!(of("h.csv", "prompt,a\nx,1\ny\n"), "`h.csv`, line 3: expected 2 fields as in the header, got 1");
+    assert_eq!(
+        of("i.csv", "prompt,max_turns\nx,two\n"),
+        "`i.csv`, line 2, column `max_turns`: must be a number, got `two`"
+    );
+    assert_eq!(
+        of("j.txt", ""),
+        "`j.txt`: cannot tell what `.txt` is; expected `.jsonl`, `.json`, `.csv` or `.parquet`"
+    );
+    assert!(of("k.parquet", "not parquet").starts_with("`k.parquet`: "));
+    assert!(error(&dir.path().join("none.jsonl")).starts_with("`none.jsonl`: No such file"));
+    assert_eq!(
+        error(&parquet(&dir, &[Some("x"), None])),
+        "`a.parquet`, row 2, column `prompt[0].content`: must be a text, got null"
+    );
+}
+
+#[test]
+fn after_an_error_no_more_rows_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "a.jsonl", "{\"prompt\": 1}\n{\"prompt\": \"x\"}\n");
+    assert_eq!(Source::file(path).rows(&NoBuiltins).unwrap().count(), 1);
+}
+
+#[test]
+fn raw_gsm8k_becomes_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let raw = r#"{"question": "How many?", "answer": "20 * 60 = 1,200\n#### 1,200"}"#;
+    let source = Source { format: Format::Gsm8k, ..Source::file(file(&dir, "a.jsonl", raw)) };
+    let row = &rows(&source)[0];
+    assert_eq!(row.prompt, Prompt::Text("How many?".to_owned()));
+    assert_eq!(row.env.as_deref(), Some("gsm8k"));
+    assert_eq!(row.columns["reward_spec"]["ground_truth"], json!("1200"));
+    let bad = Source {
+        format: Format::Gsm8k,
+        ..Source::file(file(&dir, "b.jsonl", "{\"question\": \"x\", \"answer\": \"7\"}"))
+    };
+    let error = bad.rows(&NoBuiltins).unwrap().next().unwrap().unwrap_err().to_string();
+    assert!(error.ends_with("line 1, column `answer`: must end with a line `#### number`"), "{error}");
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "a test that skips says so")]
+fn the_published_gsm8k_is_read() {
+    let Some(folder) = std::env::var_os("ESPALIER_DATA") else {
+        println!("skipped: ESPALIER_DATA names no folder with gsm8k/test.jsonl");
+        return;
+    };
+    let path = Path::new(&folder).join("gsm8k/test.jsonl");
+    let rows = rows(&Source { format: Format::Gsm8k, ..Source::file(path) });
+    assert_eq!(rows.len(), 1319);
+    assert_eq!(rows[0].columns["reward_spec"]["ground_truth"], json!("18"));
+}
+
+fn numbered(dir: &tempfile::TempDir, count: usize) -> PathBuf {
+    let lines: Vec<String> = (0..count).map(|n| format!("{{\"prompt\": \"{n}\"}}")).collect();
+    file(dir, "n.jsonl", &lines.join("\n"))
+}
+
+fn ids(source: &Source) -> Vec<String> {
+    rows(source).into_iter().map(|row| row.id).collect()
+}
+
+#[test]
+fn a_description_that_contradicts_itself_is_refused() {
+    let refused = |source: Source| source.rows(&NoBuiltins).err().unwrap().to_string();
+    assert!(refused(Source::default()).contains("`path` is missing"));
+    assert!(
+        refused(Source { builtin: Some("x".to_owned()), ..Source::file("a.jsonl") }).contains("contradicts `path`")
+    );
+    let split = Split { part: Part::Test, validation: 0.6, test: 0.6, seed: 0 };
+    assert!(refused(Source { split: Some(split), ..Source::file("a.jsonl") }).contains("more than 1 together"));
+    let unknown = serde_json::from_value::<Source>(json!({"path": "a", "limt": 1})).unwrap_err().to_string();
+    assert!(unknown.contains("unknown field `limt`"), "{unknown}");
+}
+
+#[test]
+fn several_files_are_read_one_after_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = numbered(&dir, 3);
+    let source = Source { path: Some(Paths::Many(vec![path.clone(), path])), ..Source::default() };
+    assert_eq!(ids(&source), ["0", "1", "2", "3", "4", "5"]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_shuffle_keeps_every_row_and_its_seed(count in 0_usize..60, seed in any::<u64>(), buffer in 1_usize..80) {
+        let dir = tempfile::tempdir().unwrap();
+        let source = Source { shuffle: Some(Shuffle { seed, buffer }), ..Source::file(numbered(&dir, count)) };
+        let mut shuffled = ids(&source);
+        prop_assert_eq!(&shuffled, &ids(&source));
+        shuffled.sort_by_key(|id| id.parse::<usize>().unwrap());
+        prop_assert_eq!(shuffled, (0..count).map(|n| n.to_string()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_parts_of_a_split_are_the_whole(count in 0_usize..60, seed in any::<u64>()) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = numbered(&dir, count);
+        let mut all = Vec::new();
+        for part in [Part::Train, Part::Validation, Part::Test] {
+            let split = Split { part, validation: 0.2, test: 0.2, seed };
+            all.extend(ids(&Source { split: Some(split), ..Source::file(&path) }));
+        }
+        prop_assert_eq!(all.len(), count);
+        all.sort_unstable();
+        all.dedup();
+        prop_assert_eq!(all.len(), count);
+    }
+}
+
+#[test]
+fn a_limit_counts_what_is_left_after_the_split() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = numbered(&dir, 50);
+    let split = Split { part: Part::Train, validation: 0.5, test: 0.0, seed: 1 };
+    let source = Source { split: Some(split), limit: Some(5), ..Source::file(path) };
+    assert_eq!(ids(&source).len(), 5);
+}

@@ -1,0 +1,10 @@
+//! Graders: pure functions from an answer and the truth to a verdict.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`numeric`] | numbers in text, compared by value; the `####` answers of GSM8K |
+//!
+//! Invariants: linear time in the text, no state, callable from any thread; never run where the policy could reach
+//! them.
+
+pub mod numeric;

@@ -1,0 +1,358 @@
+//! Numbers in text, compared by value.
+//!
+//! `1,234`, `$1234.00`, `1234.`, `1.234e3` and `1234 %` are one number. Values are decimals of any length compared
+//! digit by digit, so nothing is lost to binary floating point.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// A decimal number, or a fraction of two, as written in a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Number {
+    value: Decimal,
+    /// The denominator of `a/b`.
+    over: Option<Decimal>,
+    /// A percent sign follows.
+    percent: bool,
+}
+
+/// Sign, digits without leading or trailing zeros, and where the decimal point stands: `0.digits * 10^exponent`.
+/// Zero has no digits, exponent 0 and no sign, so that equal values are equal structures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Decimal {
+    negative: bool,
+    digits: Vec<u8>,
+    exponent: i64,
+}
+
+/// Largest power of ten that is read; what lies beyond is not a number that a grader should meet.
+const MAX_EXPONENT: i64 = 400;
+
+impl Decimal {
+    fn new(negative: bool, whole: &str, fraction: &str, exponent: i64) -> Self {
+        let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).filter(u8::is_ascii_digit).collect();
+        let whole_len = whole.bytes().filter(u8::is_ascii_digit).count() as i64;
+        let leading = digits.iter().take_while(|digit| **digit == b'0').count();
+        let end = digits.iter().rposition(|digit| *digit != b'0').map_or(0, |last| last + 1);
+        if leading >= end {
+            return Self { negative: false, digits: Vec::new(), exponent: 0 };
+        }
+        Self { negative, digits: digits[leading..end].to_vec(), exponent: exponent + whole_len - leading as i64 }
+    }
+
+    /// The value divided by 100.
+    fn hundredth(&self) -> Self {
+        let mut value = self.clone();
+        if !value.digits.is_empty() {
+            value.exponent -= 2;
+        }
+        value
+    }
+
+    /// `mantissa * 10^scale` where it fits.
+    fn parts(&self) -> Option<(i128, i64)> {
+        if self.digits.len() > 18 {
+            return None;
+        }
+        let mantissa =
+            self.digits.iter().fold(0_i128, |value, digit| value * 10 + i128::from(digit.saturating_sub(b'0')));
+        Some((if self.negative { -mantissa } else { mantissa }, self.exponent - self.digits.len() as i64))
+    }
+
+    /// The product, where both are short enough to multiply exactly.
+    fn times(&self, other: &Self) -> Option<Self> {
+        let (left, left_scale) = self.parts()?;
+        let (right, right_scale) = other.parts()?;
+        let product = left.checked_mul(right)?;
+        let digits = product.unsigned_abs().to_string();
+        Some(Self::new(product < 0, &digits, "", left_scale + right_scale))
+    }
+}
+
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+    // A constant pattern, compiled by every test of this module.
+    Regex::new(
+        r"(?x)
+        (?P<sign>[-\u{2212}+]\s?)?
+        (?:\\?[$\u{20ac}\u{a3}\u{a5}\u{20b9}]\s?)?
+        (?P<inner>[-\u{2212}+])?
+        (?:
+            (?P<grouped>[0-9]{1,3}(?:,[0-9]{2,3})*,[0-9]{3})
+          | (?P<plain>[0-9]+)
+          | (?P<bare>\.)
+        )
+        (?P<rest>[0-9]*)
+        (?:[eE](?P<exponent>[-+]?[0-9]{1,4})\b)?",
+    )
+    .unwrap()
+});
+
+/// Every number of a text, in order.
+pub fn numbers(text: &str) -> Vec<Number> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some((number, _, end)) = next_number(text, at) {
+        found.push(number);
+        at = end;
+    }
+    found
+}
+
+/// The first number at or after byte `from`: itself, where it starts and where it ends.
+fn next_number(text: &str, from: usize) -> Option<(Number, usize, usize)> {
+    let mut at = from;
+    loop {
+        let (value, start, mut end) = decimal_at(text, at)?;
+        let Some(value) = value else {
+            at = end;
+            continue;
+        };
+        let mut over = None;
+        let tail = text[end..].trim_start_matches(' ');
+        if let Some(after) = tail.strip_prefix('/') {
+            let slash = text.len() - after.len();
+            if let Some((Some(below), below_start, below_end)) = decimal_at(text, slash)
+                && text[slash..below_start].chars().all(|c| c == ' ')
+                && !below.digits.is_empty()
+            {
+                over = Some(below);
+                end = below_end;
+            }
+        }
+        let tail = text[end..].trim_start_matches([' ', '\\']);
+        let percent = tail.starts_with('%');
+        return Some((Number { value, over, percent }, start, end));
+    }
+}
+
+/// The next candidate: `None` inside when it is a lone point or out of range.
+fn decimal_at(text: &str, from: usize) -> Option<(Option<Decimal>, usize, usize)> {
+    let captures = NUMBER.captures_at(text, from)?;
+    let all = captures.get(0)?;
+    let group = |name: &str| captures.name(name).map_or("", |found| found.as_str());
+    let bare = captures.name("bare").is_some();
+    let mut end = all.end();
+    let mut whole = if bare { String::new() } else { format!("{}{}", group("grouped"), group("plain")) };
+    let mut fraction = String::new();
+    let mut exponent = group("exponent").parse::<i64>().unwrap_or(0);
+    if bare {
+        fraction.push_str(group("rest"));
+        if fraction.is_empty() {
+            return Some((None, all.start(), end));
+        }
+    } else {
+        whole.push_str(group("rest"));
+        // A point belongs to the number only when a digit follows; `42.` ends a sentence.
+        let tail = &text[end..];
+        if captures.name("exponent").is_none()
+            && let Some(after) = tail.strip_prefix('.')
+        {
+            let length = after.bytes().take_while(u8::is_ascii_digit).count();
+            if length > 0 {
+                fraction.push_str(&after[..length]);
+                end += 1 + length;
+                if let Some((power, used)) = exponent_at(&text[end..]) {
+                    exponent = power;
+                    end += used;
+                }
+            }
+        }
+    }
+    if exponent.abs() > MAX_EXPONENT {
+        return Some((None, all.start(), end));
+    }
+    let sign = captures.name("sign").or_else(|| captures.name("inner"));
+    let minus = |text: &str| text.starts_with(['-', '\u{2212}']);
+    // `10-5` and `a-5` subtract; only a sign with nothing before it belongs to the number.
+    let free = sign.is_some_and(|sign| {
+        !text[..sign.start()].chars().next_back().is_some_and(|before| before.is_alphanumeric() || before == ')')
+    });
+    let negative = free && sign.is_some_and(|sign| minus(sign.as_str()));
+    Some((Some(Decimal::new(negative, &whole, &fraction, exponent)), all.start(), end))
+}
+
+/// An exponent such as `e-3` at the start of a text: its value and length.
+fn exponent_at(text: &str) -> Option<(i64, usize)> {
+    let after = text.strip_prefix(['e', 'E'])?;
+    let sign = usize::from(after.starts_with(['-', '+']));
+    let digits = after[sign..].bytes().take_while(u8::is_ascii_digit).count();
+    if digits == 0 || digits > 4 {
+        return None;
+    }
+    after[..sign + digits].parse().ok().map(|power| (power, 1 + sign + digits))
+}
+
+/// The number that a whole text is: nothing but the number, its currency or percent sign, white space and one final
+/// point.
+pub fn parse(text: &str) -> Option<Number> {
+    let trimmed = text.trim();
+    let (number, start, end) = next_number(trimmed, 0)?;
+    let rest = trimmed[end..].trim_start_matches([' ', '\\', '%', '$', '\u{20ac}']);
+    (start == 0 && (rest.is_empty() || rest == ".")).then_some(number)
+}
+
+/// Whether two numbers have one value. A percentage equals the number it is written with and the fraction it means:
+/// `50%` is `50` and `0.5`.
+pub fn equal(left: &Number, right: &Number) -> bool {
+    if same(left, right) {
+        return true;
+    }
+    match (left.percent, right.percent) {
+        (true, false) => same(&hundredth(left), right),
+        (false, true) => same(left, &hundredth(right)),
+        _ => false,
+    }
+}
+
+fn hundredth(number: &Number) -> Number {
+    Number { value: number.value.hundredth(), ..number.clone() }
+}
+
+fn same(left: &Number, right: &Number) -> bool {
+    match (&left.over, &right.over) {
+        (None, None) => left.value == right.value,
+        (Some(below), None) => right.value.times(below).is_some_and(|product| product == left.value),
+        (None, Some(below)) => left.value.times(below).is_some_and(|product| product == right.value),
+        (Some(left_below), Some(right_below)) => {
+            match (left.value.times(right_below), right.value.times(left_below)) {
+                (Some(first), Some(second)) => first == second,
+                // Too long to multiply: equal only when written alike.
+                _ => left.value == right.value && left_below == right_below,
+            }
+        }
+    }
+}
+
+/// The answer of a worked solution: what the last `####` announces, or, where `flexible` is set and nothing does, the
+/// last number of the text.
+pub fn worked_answer(text: &str, flexible: bool) -> Option<Number> {
+    if let Some((_, announced)) = text.rsplit_once("####") {
+        let line = announced.trim_start().lines().next().unwrap_or_default();
+        // `#### 3 * 5 = 15` announces 15.
+        let stated = line.rsplit_once('=').map_or(line, |(_, right)| right);
+        if let Some((number, ..)) = next_number(stated, 0).or_else(|| next_number(line, 0)) {
+            return Some(number);
+        }
+    }
+    if flexible { numbers(text).pop() } else { None }
+}
+
+/// skyrl-gym's strict extraction, kept exactly: the *first* `#### ` answer with `,` and `$` deleted. It is compared as
+/// text, so `42.` and `42.0` are not `42`.
+pub fn strict_answer(text: &str) -> Option<String> {
+    static STRICT: LazyLock<Regex> = LazyLock::new(|| {
+        // A constant pattern, compiled by every test of this module.
+        Regex::new(r"#### (\-?[0-9\.\,]+)").unwrap()
+    });
+    STRICT.captures(text).and_then(|found| found.get(1)).map(|answer| answer.as_str().replace([',', '$'], ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn matches(answer: &str, truth: &str) -> bool {
+        equal(&parse(answer).unwrap(), &parse(truth).unwrap())
+    }
+
+    #[test]
+    fn one_value_written_in_many_ways() {
+        for (left, right) in [
+            ("42", "42.0"),
+            ("42.", "42"),
+            ("1,234,567", "1234567"),
+            ("$1,234.50", "1234.5"),
+            ("-$5", "$-5"),
+            ("\u{2212}3", "-3"),
+            ("+7", "7"),
+            ("007", "7"),
+            ("1.5e3", "1500"),
+            ("2e-2", "0.02"),
+            (".5", "0.50"),
+            ("-0", "0.00"),
+            ("50%", "50"),
+            ("50 %", "0.5"),
+            ("50\\%", "50%"),
+            ("3/4", "0.75"),
+            ("6/8", "3/4"),
+            ("12,34,567", "1234567"),
+            ("123456789012345678901234567890", "123456789012345678901234567890.0"),
+        ] {
+            assert!(matches(left, right), "`{left}` is `{right}`");
+            assert!(matches(right, left), "`{right}` is `{left}`");
+        }
+    }
+
+    #[test]
+    fn different_values_stay_different() {
+        for (left, right) in [
+            ("42", "43"),
+            ("42", "-42"),
+            ("4.2", "42"),
+            ("1e3", "1e4"),
+            ("3/4", "3"),
+            ("5%", "0.5"),
+            ("123456789012345678901234567890", "123456789012345678901234567891"),
+        ] {
+            assert!(!matches(left, right), "`{left}` is not `{right}`");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_more_than_a_number_is_not_one() {
+        for text in ["", "forty", "42 apples", "4 2", ".", "-", "1,2", "1e99999", "0x10"] {
+            assert_eq!(parse(text), None, "`{text}`");
+        }
+    }
+
+    #[test]
+    fn the_last_announced_answer_wins() {
+        let answer = |text| worked_answer(text, false);
+        assert_eq!(answer("#### 1\nno, wait\n#### 2"), parse("2"));
+        assert_eq!(answer("so #### $1,200.00 dollars in all."), parse("1200"));
+        assert_eq!(answer("####72"), parse("72"));
+        assert_eq!(answer("#### **18**"), parse("18"));
+        assert_eq!(answer("#### \\boxed{18}"), parse("18"));
+        assert_eq!(answer("#### 3 * 5 = 15"), parse("15"));
+        assert_eq!(answer("the answer is 15"), None);
+        assert_eq!(worked_answer("I get 3, so the answer is 15.", true), parse("15"));
+        assert_eq!(worked_answer("#### none", true), None);
+    }
+
+    #[test]
+    fn subtraction_is_no_sign() {
+        assert_eq!(numbers("10-5 and -5"), [parse("10"), parse("5"), parse("-5")].map(Option::unwrap));
+    }
+
+    #[test]
+    fn strict_extraction_keeps_its_faults() {
+        assert_eq!(strict_answer("#### 42."), Some("42.".to_owned()));
+        assert_eq!(strict_answer("#### 1,000\n#### 7"), Some("1000".to_owned()));
+        assert_eq!(strict_answer("####42"), None);
+        assert_eq!(strict_answer("#### $42"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,200}") {
+            numbers(&text);
+            parse(&text);
+            worked_answer(&text, true);
+        }
+
+        #[test]
+        fn number_like_noise_does_not_panic(text in "[-0-9.,eE/%$+# ]{0,60}") {
+            numbers(&text);
+            parse(&text);
+        }
+
+        #[test]
+        fn integers_are_read_back(number in any::<i64>(), before in "[a-z ]{0,10} ", after in "( [a-z]{1,5})?") {
+            let found = numbers(&format!("{before}{number}{after}"));
+            prop_assert_eq!(found, vec![parse(&number.to_string()).unwrap()]);
+        }
+    }
+}
