@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use espalier_sandbox::{Execution, Outcome, Repl, ReplOptions, Sandbox};
 use owo_colors::OwoColorize as _;
+use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Completer, Config, Editor, Helper, Highlighter, Hinter};
+use rustyline::{Config, Editor, Helper};
 
 use super::incomplete::is_incomplete;
 use crate::failure::Failure;
@@ -24,8 +27,19 @@ const HELP: &str = "\
 :quit            leave (also Ctrl-D)
 A blank line ends a compound statement. Ctrl-C drops the input.";
 
-#[derive(Completer, Helper, Highlighter, Hinter)]
 struct MultiLine;
+
+impl Completer for MultiLine {
+    type Candidate = String;
+}
+
+impl Highlighter for MultiLine {}
+
+impl Hinter for MultiLine {
+    type Hint = String;
+}
+
+impl Helper for MultiLine {}
 
 impl Validator for MultiLine {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
