@@ -9,6 +9,7 @@
 //! | [`rollouts`] | many roots at once |
 //! | [`output`] | Parquet and JSONL, reader, resume, export |
 //! | [`metrics`], [`statistics`], [`tracker`] | numbers, and where they go |
+//! | [`suite`] | evaluation suites: tasks x models x ways to play |
 //! | [`tree_view`] | trees and rows for people |
 //! | [`seed`] | seeds that follow from seeds |
 //!
@@ -29,6 +30,7 @@ pub mod seed;
 mod services;
 pub mod source;
 pub mod statistics;
+pub mod suite;
 pub mod tracker;
 pub mod trajectory;
 pub mod tree;

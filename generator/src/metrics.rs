@@ -20,7 +20,7 @@ pub type Numbers = BTreeMap<String, f64>;
 
 /// The metrics of a batch; environment metrics are averaged.
 pub fn rollout_metrics(trees: &[Tree]) -> Numbers {
-    rollout_metrics_with(trees, |_, episodes| average(episodes))
+    rollout_metrics_with(trees, |_, episodes| espalier_envs::metrics::mean(episodes))
 }
 
 /// The metrics of a batch; `aggregate` summarises the reports of one environment's episodes, given its id.
@@ -127,15 +127,4 @@ fn shape(trees: &[Tree], numbers: &mut Numbers) {
             numbers.insert(format!("stop/{stop}"), count as f64 / trees.len() as f64);
         }
     }
-}
-
-/// The mean of every number over the episodes that report it; truths count as 0 and 1.
-fn average(episodes: &[Metrics]) -> Metrics {
-    let mut values: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
-    for (key, value) in episodes.iter().flatten() {
-        if let Some(number) = value.as_f64().or_else(|| value.as_bool().map(|truth| f64::from(u8::from(truth)))) {
-            values.entry(key).or_default().push(number);
-        }
-    }
-    values.into_iter().map(|(key, values)| (key.clone(), mean(&values).into())).collect()
 }

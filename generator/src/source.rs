@@ -1,6 +1,6 @@
 //! Where a tree's environments come from.
 
-use espalier_envs::{ChildRequest, Env, EnvError};
+use espalier_envs::{ChildRequest, Env, EnvError, EnvRow, Prepared};
 use espalier_inference::Message;
 
 /// Makes the environments of one task: the root's, and a copy of it for every child.
@@ -17,5 +17,40 @@ pub trait EnvSource: Send + Sync {
     fn child(&self, request: &ChildRequest, depth: u32) -> Result<(Box<dyn Env>, Vec<Message>), EnvError> {
         let _ = (request, depth);
         Err(EnvError::Failed { env: self.env_id().to_owned(), reason: "this environment has no children".to_owned() })
+    }
+}
+
+/// Environments of a registry, for one row of a data set.
+#[derive(Clone, Debug)]
+pub struct RowSource {
+    prepared: Prepared,
+    row: EnvRow,
+}
+
+impl RowSource {
+    /// Environments for a row.
+    pub fn new(prepared: Prepared, row: EnvRow) -> Self {
+        Self { prepared, row }
+    }
+
+    /// The row.
+    pub fn row(&self) -> &EnvRow {
+        &self.row
+    }
+}
+
+impl EnvSource for RowSource {
+    fn env_id(&self) -> &str {
+        self.prepared.id()
+    }
+
+    fn root(&self) -> Result<Box<dyn Env>, EnvError> {
+        self.prepared.make(&self.row)
+    }
+
+    fn child(&self, request: &ChildRequest, _depth: u32) -> Result<(Box<dyn Env>, Vec<Message>), EnvError> {
+        let row = self.row.child(request);
+        let env = self.prepared.make(&row)?;
+        Ok((env, row.prompt))
     }
 }

@@ -25,7 +25,18 @@ fn python() -> Result<PathBuf, String> {
         if output.status.success() { Ok(()) } else { Err(format!("{command:?}: {said}")) }
     };
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--timeout", "20", "pyarrow", "pandas"]))?;
+    run(Command::new(&python).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--timeout",
+        "20",
+        "--retries",
+        "1",
+        "pyarrow",
+        "pandas",
+    ]))?;
     if imports(&python) { Ok(python) } else { Err("`import pyarrow, pandas` fails in the new environment".to_owned()) }
 }
 
