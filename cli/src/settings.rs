@@ -61,7 +61,7 @@ pub(crate) fn apply(what: &str, table: &mut Map<String, Value>, overrides: &[Str
             return Err(usage("`key.path=value` with no empty key"));
         }
         let (last, parents) = keys.split_last().ok_or_else(|| usage("`key.path=value`"))?;
-        let mut place = table;
+        let mut place = &mut *table;
         let mut at = 0;
         while at < parents.len() {
             let entry = place.entry(parents[at]).or_insert_with(|| Value::Object(Map::new()));
@@ -69,13 +69,16 @@ pub(crate) fn apply(what: &str, table: &mut Map<String, Value>, overrides: &[Str
             // A list takes the next key as the item's number.
             let entry = if let Value::Array(items) = entry {
                 let count = items.len();
-                let item = parents.get(at).and_then(|key| key.parse::<usize>().ok()).and_then(|item| items.get_mut(item));
+                let item =
+                    parents.get(at).and_then(|key| key.parse::<usize>().ok()).and_then(|item| items.get_mut(item));
                 at += 1;
                 item.ok_or_else(|| usage(&format!("an item of `{}`, numbered below {count}", parents[at - 2])))?
             } else {
                 entry
             };
-            place = entry.as_object_mut().ok_or_else(|| usage(&format!("a key of a table; `{}` is none", parents[at - 1])))?;
+            place = entry
+                .as_object_mut()
+                .ok_or_else(|| usage(&format!("a key of a table; `{}` is none", parents[at - 1])))?;
         }
         place.insert((*last).to_owned(), parse(value));
     }

@@ -29,6 +29,22 @@ pub enum Prompt {
 }
 
 impl Row {
+    /// The row as a record, which reads back as the same row: what `.jsonl` files hold.
+    pub fn to_record(&self) -> Map<String, Value> {
+        let mut record = Map::new();
+        record.insert("uid".to_owned(), Value::String(self.id.clone()));
+        let prompt = match &self.prompt {
+            Prompt::Text(text) => Value::String(text.clone()),
+            Prompt::Messages(messages) => Value::Array(messages.iter().cloned().map(Value::Object).collect()),
+        };
+        record.insert("prompt".to_owned(), prompt);
+        if let Some(env) = &self.env {
+            record.insert("env_class".to_owned(), Value::String(env.clone()));
+        }
+        record.extend(self.columns.iter().map(|(name, value)| (name.clone(), value.clone())));
+        record
+    }
+
     /// Reads a record. `number` names the row when it does not name itself.
     pub(crate) fn from_record(
         mut record: Map<String, Value>,

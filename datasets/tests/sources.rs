@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, Fields};
+use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field, Fields};
 use espalier_datasets::order::{Part, Shuffle, Split};
 use espalier_datasets::source::Paths;
 use espalier_datasets::{Format, NoBuiltins, Prompt, Row, Source};

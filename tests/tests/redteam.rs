@@ -80,7 +80,8 @@ async fn run(policy: Policy) {
     std::fs::write(&file, CANARY).expect("a canary file");
     let here = std::env::current_dir().expect("a current folder");
     let listing = |path: &Path| {
-        let mut names: Vec<_> = std::fs::read_dir(path).expect("a readable folder").map(|e| e.unwrap().path()).collect();
+        let mut names: Vec<_> =
+            std::fs::read_dir(path).expect("a readable folder").map(|e| e.unwrap().path()).collect();
         names.sort();
         names
     };

@@ -26,7 +26,9 @@ fn main() -> ExitCode {
         ["guest"] => guest::build(),
         ["guest", "--check"] => guest::check(),
         ["guest", "--rebuild-check"] => guest::rebuild_check(),
-        ["guest", "--vendor"] => sources::vendor().map(|()| "the patched sources are in sandbox/guest/vendor".to_owned()),
+        ["guest", "--vendor"] => {
+            sources::vendor().map(|()| "the patched sources are in sandbox/guest/vendor".to_owned())
+        }
         ["guest", "--save-patches"] => sources::save_patches(),
         _ => {
             eprintln!("{USAGE}");

@@ -84,7 +84,8 @@ fn registry_copy(name: &str) -> Result<PathBuf, String> {
     }
     // A throwaway package that depends on the crates makes cargo fetch and verify them.
     let fetch = root().join("target/xtask/fetch");
-    let mut manifest = "[package]\nname = \"fetch\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[dependencies]\n".to_owned();
+    let mut manifest =
+        "[package]\nname = \"fetch\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[dependencies]\n".to_owned();
     for name in PATCHED {
         let _ = writeln!(manifest, "{} = {{ version = \"={VERSION}\", default-features = false }}", package(name));
     }

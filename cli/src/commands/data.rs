@@ -76,7 +76,7 @@ fn show(name: &str, params: &[String], format: Option<String>, limit: Option<u64
     source.check().map_err(|error| wrong(error.to_string()))?;
     for row in source.rows(&Builtin).map_err(|error| wrong(error.to_string()))? {
         let row = row.map_err(|error| wrong(error.to_string()))?;
-        anstream::println!("{}", serde_json::to_string(&row).unwrap_or_default());
+        anstream::println!("{}", serde_json::Value::Object(row.to_record()));
         EnvRow::from_row(row).map_err(|error| wrong(error.to_string()))?;
     }
     Ok(())

@@ -48,7 +48,8 @@ pub(crate) async fn run(arguments: RolloutArguments) -> Result<(), Failure> {
     };
     let writer = match &arguments.out {
         Some(folder) => Some(
-            RunWriter::create(folder, OutputOptions::default()).map_err(|error| Failure::Internal(error.to_string()))?,
+            RunWriter::create(folder, OutputOptions::default())
+                .map_err(|error| Failure::Internal(error.to_string()))?,
         ),
         None => None,
     };

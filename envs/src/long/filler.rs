@@ -256,12 +256,14 @@ pub fn sentence(out: &mut String, draw: &mut Draw) {
     let (who, did, what) = (*draw.pick(&WHO), *draw.pick(&DID), *draw.pick(&WHAT));
     let (place, when, why) = (*draw.pick(&WHERE), *draw.pick(&WHEN), *draw.pick(&WHY));
     let (other, did_too, what_too) = (*draw.pick(&WHO), *draw.pick(&DID), *draw.pick(&WHAT));
-    let parts: &[&str] = match draw.below(7) {
+    let form = draw.below(7);
+    let remark = *draw.pick(&REMARK);
+    let parts: &[&str] = match form {
         0 => &[who, " ", did, " ", what, " ", place],
         1 => &[when, ", ", who, " ", did, " ", what],
         2 => &[who, " ", did, " ", what, " ", when, ", ", why],
         3 => &[place, ", ", who, " and ", other, " ", did, " ", what],
-        4 => &[draw.pick(&REMARK)],
+        4 => &[remark],
         5 => &[why, ", ", who, " ", did, " ", what, " ", place],
         _ => &[who, " ", did, " ", what, ", and ", other, " ", did_too, " ", what_too],
     };

@@ -21,7 +21,8 @@ pub fn answer(question: &str, text: &str) -> Result<Value, String> {
 }
 
 fn needle(subject: &str, text: &str) -> Result<Value, String> {
-    let mut found = text.split(&format!(" {subject} is ")).skip(1);
+    let pattern = format!(" {subject} is ");
+    let mut found = text.split(pattern.as_str()).skip(1);
     let (Some(after), None) = (found.next(), found.next()) else {
         return Err(format!("the needle of `{subject}` does not occur exactly once"));
     };

@@ -190,12 +190,68 @@ pub const BLOCKED_BUILTINS: &[(&str, &str)] = &[
 /// Builtins of the strict policy: the original's list and what language features need. Every exception type is there
 /// as well.
 pub const STRICT_BUILTINS: &[&str] = &[
-    "Ellipsis", "NotImplemented", "__build_class__", "__debug__", "abs", "all", "any", "ascii", "bin", "bool", "bytearray",
-    "bytes", "callable", "chr", "classmethod", "complex", "delattr", "dict", "dir", "divmod", "enumerate", "filter",
-    "float", "format", "getattr", "hasattr", "hash", "hex", "id", "int", "isinstance", "issubclass", "iter", "len", "list",
-    "map", "max", "memoryview", "min", "next", "object", "oct", "ord", "pow", "print", "property", "range", "repr",
-    "reversed", "round", "set", "setattr", "slice", "sorted", "staticmethod", "str", "sum", "super", "tuple", "type",
-    "vars", "zip",
+    "Ellipsis",
+    "NotImplemented",
+    "__build_class__",
+    "__debug__",
+    "abs",
+    "all",
+    "any",
+    "ascii",
+    "bin",
+    "bool",
+    "bytearray",
+    "bytes",
+    "callable",
+    "chr",
+    "classmethod",
+    "complex",
+    "delattr",
+    "dict",
+    "dir",
+    "divmod",
+    "enumerate",
+    "filter",
+    "float",
+    "format",
+    "getattr",
+    "hasattr",
+    "hash",
+    "hex",
+    "id",
+    "int",
+    "isinstance",
+    "issubclass",
+    "iter",
+    "len",
+    "list",
+    "map",
+    "max",
+    "memoryview",
+    "min",
+    "next",
+    "object",
+    "oct",
+    "ord",
+    "pow",
+    "print",
+    "property",
+    "range",
+    "repr",
+    "reversed",
+    "round",
+    "set",
+    "setattr",
+    "slice",
+    "sorted",
+    "staticmethod",
+    "str",
+    "sum",
+    "super",
+    "tuple",
+    "type",
+    "vars",
+    "zip",
 ];
 
 /// Scaffold functions that the guest itself implements.
@@ -267,7 +323,9 @@ mod tests {
         assert_eq!(import_refusal("json.decoder"), None);
         assert_eq!(import_refusal("urllib.parse"), None);
         assert!(import_refusal("urllib.request").is_some_and(|reason| reason.contains("network")));
-        assert!(import_refusal("socket").is_some_and(|reason| reason.contains("`socket`") && reason.contains("network")));
+        assert!(
+            import_refusal("socket").is_some_and(|reason| reason.contains("`socket`") && reason.contains("network"))
+        );
         assert!(import_refusal("numpy.linalg").is_some_and(|reason| reason.contains("`numpy`")));
     }
 

@@ -72,10 +72,10 @@ fn containers() {
     reads("{}", Value::Dict(vec![]));
     reads("set ( )", Value::Set(vec![]));
     reads("{1, 2, 1.0, True}", Value::Set(vec![int(1), int(2)]));
-    reads("{'a': 1, 'b': [None], 'a': 3}", Value::Dict(vec![
-        ("a".into(), int(3)),
-        ("b".into(), Value::List(vec![Value::None])),
-    ]));
+    reads(
+        "{'a': 1, 'b': [None], 'a': 3}",
+        Value::Dict(vec![("a".into(), int(3)), ("b".into(), Value::List(vec![Value::None]))]),
+    );
     reads("{1: 'a', True: 'b'}", Value::Dict(vec![(int(1), "b".into())]));
     reads(" \t[True, False]\n\n", Value::List(vec![true.into(), false.into()]));
 }
@@ -83,8 +83,28 @@ fn containers() {
 #[test]
 fn what_is_no_literal_is_refused() {
     for text in [
-        "", " ", "x", "[1 2]", "[1,,2]", "[", "]", "{1:}", "{1: 2, 3}", "{[1]: 2}", "{[]}", "1 2", "1\n2", "True()",
-        "set([1])", "[,]", "(,)", "1 + 1", "None.x", "[1]]", "{**{}}", "\u{a0}1",
+        "",
+        " ",
+        "x",
+        "[1 2]",
+        "[1,,2]",
+        "[",
+        "]",
+        "{1:}",
+        "{1: 2, 3}",
+        "{[1]: 2}",
+        "{[]}",
+        "1 2",
+        "1\n2",
+        "True()",
+        "set([1])",
+        "[,]",
+        "(,)",
+        "1 + 1",
+        "None.x",
+        "[1]]",
+        "{**{}}",
+        "\u{a0}1",
     ] {
         assert!(parse(text).is_err(), "{text:?}");
     }

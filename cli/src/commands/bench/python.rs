@@ -54,7 +54,8 @@ async fn native(program: &str) -> Result<f64, Failure> {
         .output()
         .await
         .map_err(|error| Failure::Internal(format!("`python3` cannot be started: {error}")))?;
-    String::from_utf8_lossy(&output.stdout).trim().parse().map_err(|_| {
-        Failure::Internal(format!("`python3` failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
-    })
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .map_err(|_| Failure::Internal(format!("`python3` failed: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }

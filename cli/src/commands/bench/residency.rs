@@ -36,13 +36,7 @@ pub(super) async fn measure(report: &mut Report, sandbox: &Sandbox, quick: bool)
             }
         }
         let value = repls.len() as f64;
-        report.add(Figure {
-            figure: "repl_live_6gb",
-            value,
-            unit: "REPLs",
-            must: 10_000.0,
-            better: Better::Higher,
-        })?;
+        report.add(Figure { figure: "repl_live_6gb", value, unit: "REPLs", must: 10_000.0, better: Better::Higher })?;
     }
     Ok(())
 }
@@ -77,11 +71,8 @@ async fn waiting(sandbox: &Sandbox, count: usize) -> Result<f64, Failure> {
     let before = private_bytes()?;
     let mut blocks = tokio::task::JoinSet::new();
     for _ in 0..count {
-        let options = ReplOptions {
-            functions: vec!["llm_query".to_owned()],
-            host: gate.clone(),
-            ..ReplOptions::default()
-        };
+        let options =
+            ReplOptions { functions: vec!["llm_query".to_owned()], host: gate.clone(), ..ReplOptions::default() };
         let mut repl = sandbox.repl(options).await?;
         blocks.spawn(async move { repl.execute("x = llm_query('?')").await.map(|_| ()) });
     }

@@ -10,8 +10,8 @@ use espalier_generator::player::ModelTemplate;
 use espalier_generator::rollouts::{RolloutJob, RunOptions, groups, run};
 use espalier_generator::source::EnvSource;
 use espalier_generator::{Player, Players, RolloutStop, TrajectoryId, TreeOptions, TreeTask};
-use espalier_inference::{ChatTemplate, Message, SamplingParams, Tokenizer};
 use espalier_inference::scripted::ScriptedEngine;
+use espalier_inference::{ChatTemplate, Message, SamplingParams, Tokenizer};
 use tokio_util::sync::CancellationToken;
 
 use super::figure::{Better, Figure, Report, median};
@@ -38,13 +38,7 @@ pub(super) async fn measure(report: &mut Report, quick: bool) -> Result<(), Fail
     for _ in 0..if quick { 1 } else { 5 } {
         rates.push(turns_per_second(&tokenizer, &template).await?);
     }
-    report.add(Figure {
-        figure: FIGURE,
-        value: median(rates),
-        unit: "turns/s",
-        must: 2000.0,
-        better: Better::Higher,
-    })
+    report.add(Figure { figure: FIGURE, value: median(rates), unit: "turns/s", must: 2000.0, better: Better::Higher })
 }
 
 async fn turns_per_second(tokenizer: &Tokenizer, template: &ChatTemplate) -> Result<f64, Failure> {

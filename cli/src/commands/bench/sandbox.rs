@@ -86,13 +86,7 @@ pub(super) async fn measure(report: &mut Report, quick: bool) -> Result<(), Fail
     }
     if report.wants("python_slowdown_geomean") {
         let value = python::slowdown(&sandbox, if quick { 1 } else { 5 }).await?;
-        report.add(Figure {
-            figure: "python_slowdown_geomean",
-            value,
-            unit: "x",
-            must: 3.0,
-            better: Better::Lower,
-        })?;
+        report.add(Figure { figure: "python_slowdown_geomean", value, unit: "x", must: 3.0, better: Better::Lower })?;
     }
     residency::measure(report, &sandbox, quick).await
 }
@@ -113,7 +107,8 @@ async fn forks(sandbox: &Sandbox, rounds: usize) -> Result<Vec<f64>, SandboxErro
     let mut times = Vec::new();
     for _ in 0..rounds {
         let mut repl = sandbox.repl(ReplOptions::default()).await?;
-        repl.execute("data = [bytearray(1 << 20) for _ in range(16)]\nfor d in data:\n    d[::4096] = b'x' * 256").await?;
+        repl.execute("data = [bytearray(1 << 20) for _ in range(16)]\nfor d in data:\n    d[::4096] = b'x' * 256")
+            .await?;
         let start = Instant::now();
         let mut fork = repl.fork(None).await?;
         repl.execute("x = 1").await?;

@@ -65,7 +65,11 @@ async fn evaluate(file: &Path, arguments: &EvalArguments) -> Result<(), Failure>
         anstream::println!("{}", serde_json::to_string(&run.result).unwrap_or_default());
     } else {
         anstream::print!("{}", summary::side_by_side(&run.result));
-        anstream::println!("\n{:.0} s in all; trajectories and report.md: {}", run.took.as_secs_f64(), directory.display());
+        anstream::println!(
+            "\n{:.0} s in all; trajectories and report.md: {}",
+            run.took.as_secs_f64(),
+            directory.display()
+        );
     }
     if run.cancelled {
         return Err(Failure::Interrupted(format!(
@@ -101,11 +105,9 @@ pub(crate) async fn stop_on_interrupt(cancel: CancellationToken) {
 pub(crate) fn failure(error: SuiteError) -> Failure {
     match error {
         SuiteError::Engine { .. } => Failure::Engine(error.to_string()),
-        SuiteError::Key { .. } => Failure::Usage {
-            what: "the suite".to_owned(),
-            expected: "valid keys".to_owned(),
-            got: error.to_string(),
-        },
+        SuiteError::Key { .. } => {
+            Failure::Usage { what: "the suite".to_owned(), expected: "valid keys".to_owned(), got: error.to_string() }
+        }
         SuiteError::Io { ref path, .. } | SuiteError::Syntax { ref path, .. } => {
             Failure::Input { file: path.display().to_string(), reason: error.to_string() }
         }

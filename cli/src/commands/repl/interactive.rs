@@ -63,12 +63,7 @@ pub(super) async fn run(sandbox: &Sandbox, options: ReplOptions) -> Result<(), F
         // A missing history is an empty one.
         let _ = editor.load_history(file);
     }
-    let mut session = Session {
-        sandbox,
-        repls: vec![sandbox.repl(options.clone()).await?],
-        current: 0,
-        options,
-    };
+    let mut session = Session { sandbox, repls: vec![sandbox.repl(options.clone()).await?], current: 0, options };
     anstream::println!("Espalier {}: Python in a sandbox. {} for help.", env!("CARGO_PKG_VERSION"), ":help".bold());
     loop {
         let prompt = if session.repls.len() == 1 { ">>> ".to_owned() } else { format!("[{}]>>> ", session.current) };

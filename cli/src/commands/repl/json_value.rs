@@ -14,13 +14,17 @@ pub(super) fn to_json(value: &Value) -> Json {
         Value::Bool(truth) => Json::Bool(*truth),
         Value::Int(number) => Json::Number((*number).into()),
         Value::BigInt(digits) => Json::String(digits.clone()),
-        Value::Float(number) => Number::from_f64(*number).map_or_else(|| Json::String(number.to_string()), Json::Number),
+        Value::Float(number) => {
+            Number::from_f64(*number).map_or_else(|| Json::String(number.to_string()), Json::Number)
+        }
         Value::Str(text) => Json::String(text.clone()),
         Value::Bytes(bytes) => {
             let text = base64::engine::general_purpose::STANDARD.encode(bytes);
             Json::Object(Map::from_iter([("bytes".to_owned(), Json::String(text))]))
         }
-        Value::List(items) | Value::Tuple(items) | Value::Set(items) => Json::Array(items.iter().map(to_json).collect()),
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) => {
+            Json::Array(items.iter().map(to_json).collect())
+        }
         Value::Dict(entries) => {
             Json::Object(entries.iter().map(|(key, value)| (key_text(key), to_json(value))).collect())
         }
