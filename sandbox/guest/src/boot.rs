@@ -7,7 +7,7 @@ use rustpython_vm::builtins::PyModule;
 use rustpython_vm::common::espalier;
 use rustpython_vm::compiler::Mode;
 use rustpython_vm::scope::Scope;
-use rustpython_vm::{Interpreter, PyObjectRef, PyRef, PyResult, Settings, VirtualMachine};
+use rustpython_vm::{AsObject, Interpreter, PyObjectRef, PyRef, PyResult, Settings, VirtualMachine};
 
 use crate::{repl, scaffold};
 
@@ -95,6 +95,29 @@ fn prepare(vm: &VirtualMachine) -> PyResult<()> {
         })
     });
     module(vm, "_espalier", "", &[("block_source", source)])?;
+    let writer = |name: &'static str, stream: i32| {
+        scaffold::function(vm, name, "Writes text; answers the number of characters.", move |vm, args| {
+            let [text] = args.args.as_slice() else {
+                return Err(vm.new_type_error(format!("write() takes exactly one argument ({} given)", args.args.len())));
+            };
+            let Some(text) = text.downcast_ref::<rustpython_vm::builtins::PyStr>() else {
+                return Err(vm.new_type_error(format!("write() argument must be str, not {}", text.class().name())));
+            };
+            match text.to_str() {
+                Some(text) => espalier::write(stream, text.as_bytes()),
+                None => espalier::write(stream, text.to_string_lossy().as_bytes()),
+            }
+            vm.check_signals()?;
+            Ok(vm.ctx.new_int(text.char_len()).into())
+        })
+    };
+    let (stdout, stderr) = (writer("write", 1), writer("write", 2));
+    module(
+        vm,
+        "_espalier_streams",
+        include_str!("../python/streams.py"),
+        &[("write_stdout", stdout), ("write_stderr", stderr)],
+    )?;
     for name in IMPORTED {
         if let Err(error) = import(vm, name) {
             vm.sys_module.get_attr("modules", vm)?;

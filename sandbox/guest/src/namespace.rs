@@ -56,6 +56,8 @@ impl Namespace {
     /// An empty namespace whose builtins are `builtins`.
     pub fn new(vm: &VirtualMachine, builtins: PyDictRef) -> PyResult<Self> {
         let globals = vm.ctx.new_dict();
+        let main = vm.new_module("__main__", globals.clone(), None);
+        vm.sys_module.get_attr("modules", vm)?.set_item("__main__", main.into(), vm)?;
         let real_builtins = vm.builtins.dict();
         let mut system = Fixture::default();
         for name in ["stdout", "stderr", "stdin", "__stdout__", "__stderr__", "__stdin__", "modules"] {

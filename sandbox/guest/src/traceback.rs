@@ -11,7 +11,7 @@ use crate::repl::source_line;
 
 /// Longest chain of causes that is printed.
 const MAX_CHAIN: usize = 16;
-/// Frames printed at each end of a long traceback.
+/// Half of the frames that are printed of a long traceback.
 const MAX_FRAMES: usize = 24;
 /// Longest message that is printed, bytes.
 const MAX_MESSAGE: usize = 20_000;
@@ -64,14 +64,29 @@ fn one(vm: &VirtualMachine, exception: &Py<PyBaseException>, out: &mut String) {
     if !frames.is_empty() {
         out.push_str("Traceback (most recent call last):\n");
     }
+    let mut repeated = 0;
+    let mut shown = 0;
+    let mut last = None;
     for (index, entry) in frames.iter().enumerate() {
-        if frames.len() > 2 * MAX_FRAMES && index == MAX_FRAMES {
-            let _ = writeln!(out, "  [{} frames left out]", frames.len() - 2 * MAX_FRAMES);
-        }
-        if frames.len() > 2 * MAX_FRAMES && (MAX_FRAMES..frames.len() - MAX_FRAMES).contains(&index) {
+        let code = entry.frame.f_code();
+        let place = (code.get_id(), entry.lineno.get());
+        repeated = if last == Some(place) { repeated + 1 } else { 0 };
+        last = Some(place);
+        // As Python: three times, then a count.
+        if repeated >= 3 {
+            let next = frames.get(index + 1).map(|next| (next.frame.f_code().get_id(), next.lineno.get()));
+            if next != last {
+                let count = repeated - 2;
+                let times = if count == 1 { "time" } else { "times" };
+                let _ = writeln!(out, "  [Previous line repeated {count} more {times}]");
+            }
             continue;
         }
-        let code = entry.frame.f_code();
+        if shown == 2 * MAX_FRAMES {
+            let _ = writeln!(out, "  [{} frames left out]", frames.len() - index);
+            break;
+        }
+        shown += 1;
         let file = code.source_path().as_str();
         let line = entry.lineno.get();
         let _ = writeln!(out, "  File \"{file}\", line {line}, in {}", code.obj_name);
