@@ -24,6 +24,8 @@ use crate::arguments::{Arguments, Command};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "torch")]
+    let_idle_threads_sleep();
     let arguments = Arguments::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("ESPALIER_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
@@ -38,6 +40,23 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => report(&failure),
+    }
+}
+
+/// Starts this program again with `OMP_WAIT_POLICY=PASSIVE`, unless it is set: libtorch's threads spin while they wait
+/// otherwise, and take the processor from the sandbox and from other programs. The OpenMP library reads the variable
+/// when it is loaded, which is before `main`; hence the second start.
+#[cfg(feature = "torch")]
+fn let_idle_threads_sleep() {
+    use std::os::unix::process::CommandExt as _;
+
+    const POLICY: &str = "OMP_WAIT_POLICY";
+    if std::env::var_os(POLICY).is_some() {
+        return;
+    }
+    if let Ok(program) = std::env::current_exe() {
+        // Returns only where it failed; this process then goes on, slower.
+        let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).env(POLICY, "PASSIVE").exec();
     }
 }
 
