@@ -171,9 +171,15 @@ impl Live {
         Checkpoint::take(&self.mapping, previous, stack_pointer, sole)
     }
 
-    /// What every guest writes that starts as this one did becomes known to `booted`.
-    pub(crate) fn teach(&self, booted: &mut Checkpoint) -> std::io::Result<()> {
-        booted.learn(&self.mapping)
+    /// The state as one to start many guests from. The guest must have started from the booted interpreter.
+    pub(crate) fn template(&mut self) -> std::io::Result<Checkpoint> {
+        let stack_pointer = self.stack_pointer.get(&mut self.store).i32();
+        Checkpoint::template(&self.mapping, stack_pointer)
+    }
+
+    /// What every guest writes that starts as this one did, from `start`, becomes known to `start`.
+    pub(crate) fn teach(&self, start: &mut Checkpoint) -> std::io::Result<()> {
+        start.learn(&self.mapping)
     }
 
     /// Serves `request` under `run`, whose bookkeeping is then in [`State::run`]; answers the guest's bytes.

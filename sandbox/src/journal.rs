@@ -35,6 +35,11 @@ impl HostState {
         Self { random: ChaCha8Rng::seed_from_u64(seed), clock: 0, processor_time: 0 }
     }
 
+    /// Whether the guest got anything that depends on the seed.
+    pub(crate) fn has_given(&self) -> bool {
+        self.random.get_word_pos() != 0
+    }
+
     /// The next random bytes.
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         self.random.fill_bytes(bytes);
@@ -64,6 +69,11 @@ impl Record {
         if self.bytes <= MAX_BYTES {
             self.clocks.push(reading);
         }
+    }
+
+    /// Nothing came.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
     }
 
     /// More came than is worth keeping: only a checkpoint can stand for this request.

@@ -12,6 +12,7 @@
 //! | `artifact`, `module_cache` | the shipped interpreter; its compiled code on disk |
 //! | `memory` | linear memory: the shared image, dirty pages, checkpoints |
 //! | `instance`, `imports`, `run` | a live guest, what it imports, one request's bookkeeping |
+//! | `template` | guests that were set up already, for others to start from |
 //! | `journal` | the way back: checkpoint and replay |
 //! | `operation`, `job` | one operation on a REPL, as seen by who awaits it and as it runs on the pool |
 //! | `pool`, `ticker`, `meter` | threads for guests, the tick, execution time |
@@ -43,6 +44,7 @@ pub mod repl;
 mod run;
 pub mod sandbox;
 mod snapshot;
+mod template;
 mod ticker;
 
 pub use error::{SandboxError, SnapshotError};

@@ -17,6 +17,7 @@ use crate::journal::{HostState, WayBack};
 use crate::operation::Operation;
 use crate::run::Interrupt;
 use crate::snapshot::{self, Saved};
+use crate::template;
 use crate::{Context, Execution, Limits, Outcome, ReplOptions, Sandbox, SandboxError};
 
 /// Largest size of all contexts of a REPL together, bytes.
@@ -336,10 +337,18 @@ impl Repl {
     }
 
     async fn set_up(&mut self, contexts: Vec<Context>) -> Result<(), SandboxError> {
-        let bytes = contexts.iter().map(|context| context.size() as u64).sum();
-        let config = self.options.config(self.sandbox.inner.core.heap, bytes);
+        let bytes = template::counted(&self.options.limits, contexts.iter().map(|context| context.size() as u64).sum());
+        let inner = &self.sandbox.inner;
+        let config = self.options.config(inner.core.heap, bytes);
         self.soft_memory = config.soft_memory_bytes;
-        let request = Request::Configure(config).to_bytes();
+        let request = match inner.templates.get(&inner.core, &inner.pool, &config).await {
+            Some(template) => {
+                lock(&self.back).checkpoint = template;
+                Request::Reseed { seed: self.options.seed }
+            }
+            None => Request::Configure(config),
+        };
+        let request = request.to_bytes();
         match self.ask("setting up", request, self.set_up_limits(Duration::ZERO)).await? {
             Reply::Done => {}
             Reply::Refused(reason) => return Err(SandboxError::Name { name: "a tool".to_owned(), reason }),

@@ -17,6 +17,7 @@ use crate::memory::{Checkpoint, Creator, Image, PAGE, Stacks, WASM_PAGE, page_si
 use crate::module_cache::{self, ModuleOrigin};
 use crate::pool::Pool;
 use crate::run::Run;
+use crate::template::Templates;
 use crate::ticker::Ticker;
 use crate::{Repl, ReplOptions, SandboxError, imports};
 
@@ -57,6 +58,7 @@ pub struct Sandbox {
 pub(crate) struct Inner {
     pub(crate) core: Arc<Core>,
     pub(crate) pool: Pool,
+    pub(crate) templates: Templates,
     report: LoadReport,
 }
 
@@ -104,7 +106,7 @@ impl Sandbox {
             .map_err(|error| SandboxError::Load(format!("starting threads: {error}")))?;
         let image_bytes = core.image.length() as u64;
         let report = LoadReport { origin, took: started.elapsed(), image_bytes };
-        Ok(Self { inner: Arc::new(Inner { core: Arc::new(core), pool, report }) })
+        Ok(Self { inner: Arc::new(Inner { core: Arc::new(core), pool, templates: Templates::default(), report }) })
     }
 
     /// How loading went.

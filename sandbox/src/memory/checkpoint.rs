@@ -53,10 +53,16 @@ pub(crate) enum PagesError {
 }
 
 impl Checkpoint {
-    /// The booted interpreter.
+    /// The booted interpreter, or one that was set up too.
     pub(crate) fn booted(image: Arc<Image>, stack_pointer: Option<i32>) -> Self {
         let size = image.length();
         Self { image, layer: None, size, runs: Vec::new(), bytes: Vec::new(), hot: Vec::new(), stack_pointer }
+    }
+
+    /// The state of `mapping`'s guest, which started from the booted interpreter, as an image of its own: many will
+    /// start from it, and own only what they write themselves.
+    pub(crate) fn template(mapping: &Mapping, stack_pointer: Option<i32>) -> io::Result<Self> {
+        Ok(Self::booted(Arc::new(mapping.to_image()?), stack_pointer))
     }
 
     /// Learns from `mapping`, whose guest started from here and served a little, what every guest writes.
@@ -101,13 +107,24 @@ impl Checkpoint {
         self.size
     }
 
-    /// Visits every page that differs from the image: number and bytes, ascending.
+    /// Visits every page that differs from the booted interpreter's: number and bytes, ascending.
     pub(crate) fn pages(&self, mut visit: impl FnMut(u32, &[u8]) -> io::Result<()>) -> io::Result<()> {
         let starts = self.runs.iter().flat_map(|run| run.clone().step_by(PAGE));
         let mut own = starts.zip(self.bytes.chunks_exact(PAGE)).peekable();
         let start = self.image.length();
         let layer = self.layer.as_ref().map(|layer| (layer, start..start + layer.length));
         let mut page = [0; PAGE];
+        for offset in self.image.changed().iter().flat_map(|run| run.clone().step_by(PAGE)) {
+            while let Some((at, bytes)) = own.next_if(|(at, _)| *at < offset) {
+                visit((at / PAGE) as u32, bytes)?;
+            }
+            if let Some((at, bytes)) = own.next_if(|(at, _)| *at == offset) {
+                visit((at / PAGE) as u32, bytes)?;
+                continue;
+            }
+            self.image.file().read_exact_at(&mut page, offset as u64)?;
+            visit((offset / PAGE) as u32, &page)?;
+        }
         if let Some((layer, range)) = layer {
             for offset in range.step_by(PAGE) {
                 while let Some((at, bytes)) = own.next_if(|(at, _)| *at < offset) {

@@ -1,7 +1,8 @@
-//! The booted interpreter's memory.
+//! Memory that REPLs start from.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -9,11 +10,17 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{PAGE, WASM_PAGE};
 
-/// The booted interpreter's memory, in a file in memory that nobody can write any more.
+/// The booted interpreter's memory, or that of one that was set up too, in a file in memory that nobody can write any
+/// more.
 pub(crate) struct Image {
     file: File,
     length: usize,
+    /// Pages that differ from the booted interpreter's, ascending.
+    changed: Vec<Range<usize>>,
 }
+
+/// Bytes that are copied at a time.
+const COPIED: usize = 16 * PAGE;
 
 impl Image {
     /// An image of `length` bytes (whole WebAssembly pages) with `segments` at their offsets and zeros elsewhere.
@@ -32,9 +39,45 @@ impl Image {
             }
             file.write_all_at(bytes, offset as u64)?;
         }
+        Self::sealed(file, length, Vec::new())
+    }
+
+    /// The memory that starts as this image, has `length` bytes and differs in the pages `changed`, which `bytes`
+    /// gives. This image must be the booted interpreter's own.
+    pub(super) fn with_changes<'a>(
+        &self,
+        length: usize,
+        changed: Vec<Range<usize>>,
+        bytes: impl Fn(Range<usize>) -> &'a [u8],
+    ) -> io::Result<Self> {
+        if !self.changed.is_empty() || length < self.length || !length.is_multiple_of(WASM_PAGE) {
+            return Err(io::Error::other(format!("expected changes to a booted memory, of {length} bytes")));
+        }
+        let file = memory_file("espalier-template")?;
+        file.set_len(length as u64)?;
+        let mut buffer = vec![0; COPIED];
+        for offset in (0..self.length).step_by(COPIED) {
+            let piece = &mut buffer[..COPIED.min(self.length - offset)];
+            self.file.read_exact_at(piece, offset as u64)?;
+            if piece.iter().any(|byte| *byte != 0) {
+                file.write_all_at(piece, offset as u64)?;
+            }
+        }
+        for run in &changed {
+            file.write_all_at(bytes(run.clone()), run.start as u64)?;
+        }
+        Self::sealed(file, length, changed)
+    }
+
+    fn sealed(file: File, length: usize, changed: Vec<Range<usize>>) -> io::Result<Self> {
         let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-        Ok(Self { file, length })
+        Ok(Self { file, length, changed })
+    }
+
+    /// Pages that differ from the booted interpreter's, ascending.
+    pub(super) fn changed(&self) -> &[Range<usize>] {
+        &self.changed
     }
 
     /// Its size, bytes.

@@ -283,6 +283,13 @@ impl Mapping {
         Ok((Some(layer), runs))
     }
 
+    /// An image of this memory, which started from the booted interpreter's.
+    pub(super) fn to_image(&self) -> io::Result<Image> {
+        let size = self.size();
+        let changed = self.written(0..size)?;
+        self.image.with_changes(size, changed, |run| self.bytes(run))
+    }
+
     /// Copies the bytes of `runs` out, one after the other.
     pub(super) fn copy_out(&self, runs: &[Range<usize>]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(runs.iter().map(Range::len).sum());
@@ -384,9 +391,13 @@ mod tests {
     }
 
     fn booted() -> Checkpoint {
+        Checkpoint::booted(booted_image(), None)
+    }
+
+    fn booted_image() -> Arc<Image> {
         let text = b"booted";
         let image = Image::new(4 * WASM_PAGE, [(5 * PAGE, text.as_slice())].into_iter()).unwrap();
-        Checkpoint::booted(Arc::new(image), None)
+        Arc::new(image)
     }
 
     #[test]
@@ -435,6 +446,40 @@ mod tests {
                 assert!(first.bytes(0..first.size()) == third.bytes(0..third.size()), "{pages} {round}");
                 previous = checkpoint;
             }
+        }
+    }
+
+    #[test]
+    fn what_starts_from_a_template_has_its_bytes_and_saves_them_all() {
+        for grown in [0, 3] {
+            let first = mapping(&booted());
+            first.grow((4 + grown) * WASM_PAGE).unwrap();
+            for page in [2, 5, 6, 40, 63 + 16 * grown] {
+                first.fill(page * PAGE + 3, b"set up");
+            }
+            // A page that the booted memory has bytes in, and a template zeros.
+            first.fill(5 * PAGE, &[0; 9]);
+            let template = Checkpoint::template(&first, Some(7)).unwrap();
+            let second = mapping(&template);
+            assert!(first.bytes(0..first.size()) == second.bytes(0..second.size()));
+            assert_eq!(second.written(0..second.size()).unwrap(), []);
+            second.grow(second.size() + WASM_PAGE).unwrap();
+            for page in [0, 6, 7, second.size() / PAGE - 1] {
+                second.fill(page * PAGE + 99, b"later");
+            }
+            let checkpoint = Checkpoint::take(&second, &template, Some(7), true).unwrap();
+            let mut saved = Vec::new();
+            checkpoint
+                .pages(|number, bytes| {
+                    saved.push((number, bytes.to_vec()));
+                    Ok(())
+                })
+                .unwrap();
+            assert!(saved.is_sorted_by_key(|(number, _)| *number));
+            let saved = saved.iter().map(|(number, bytes)| (*number, bytes.as_slice()));
+            let restored = Checkpoint::from_pages(booted_image(), second.size(), Some(7), saved).unwrap();
+            let restored = mapping(&restored);
+            assert!(second.bytes(0..second.size()) == restored.bytes(0..restored.size()));
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`image`] | the booted interpreter's memory in a sealed file that every REPL maps privately |
+//! | [`image`] | memory in a sealed file that REPLs map privately: the booted interpreter's, or a template's |
 //! | [`mapping`] | one guest's address range, and wasmtime's two memory traits over it |
 //! | [`pagemap`] | which pages of a mapping were written |
 //! | [`stack`] | the native stacks on which guests run |

@@ -1,6 +1,6 @@
 //! Forks and snapshots continue exactly; what is no snapshot is refused.
 
-use espalier_sandbox::{Limits, Outcome, Repl, ReplOptions, Sandbox, SandboxError, SnapshotError, Value};
+use espalier_sandbox::{Limits, LoadOptions, Outcome, Repl, ReplOptions, Sandbox, SandboxError, SnapshotError, Value};
 
 use sha2::{Digest, Sha256};
 
@@ -84,6 +84,31 @@ async fn a_snapshot_goes_on_exactly() {
     assert_eq!(out(&mut restored, GO_ON).await, expected);
     let mut again = restore(&bytes).await.unwrap();
     assert_eq!(out(&mut again, GO_ON).await, expected);
+}
+
+#[tokio::test]
+async fn a_snapshot_goes_on_where_no_such_repl_was_ever_made() {
+    let options = ReplOptions {
+        policy: espalier_sandbox::Policy::Strict,
+        limits: Limits { recursion: 321, ..Limits::default() },
+        functions: vec!["llm_query".to_owned()],
+        seed: 11,
+        ..ReplOptions::default()
+    };
+    let go_on = "x += 1\nprint(x, llm_query, [len(n) for n in dir()])";
+    let mut repl = with(options.clone()).await;
+    let empty = repl.snapshot().await.unwrap();
+    out(&mut repl, "x = 1").await;
+    let bytes = repl.snapshot().await.unwrap();
+    let mut fork = repl.fork(None).await.unwrap();
+    let expected = out(&mut repl, go_on).await;
+    assert_eq!(out(&mut fork, go_on).await, expected);
+    let other = Sandbox::load(LoadOptions::default()).unwrap();
+    let mut restored = other.restore(&bytes, options.clone()).await.unwrap();
+    assert_eq!(out(&mut restored, go_on).await, expected);
+    let mut restored = other.restore(&empty, options).await.unwrap();
+    out(&mut restored, "x = 1").await;
+    assert_eq!(out(&mut restored, go_on).await, expected);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! State persists from block to block, whatever a block does.
 
-use espalier_sandbox::{Context, Outcome, ReplOptions, SandboxError, Tool, Value};
+use espalier_sandbox::{Context, Limits, Outcome, ReplOptions, SandboxError, Tool, Value};
 
 use crate::{out, raised, repl, run, with};
 
@@ -135,6 +135,47 @@ async fn the_same_seed_gives_the_same_randomness() {
     }
     assert_eq!(outputs[0], outputs[1]);
     assert_ne!(outputs[0], outputs[2]);
+}
+
+#[tokio::test]
+async fn the_first_repl_of_its_kind_is_like_the_later_ones() {
+    let code = "import random, os\ndef f(): pass\nprint(random.random(), os.urandom(4), repr(f), len(context))";
+    let mut outputs = Vec::new();
+    // Sizes of contexts, functions and seeds differ; the process has made such REPLs before or not.
+    for (recursion, size, seed) in [(901, 10, 5), (901, 10, 5), (902, 10, 5), (901, 10, 6), (901, 11, 5)] {
+        let options = ReplOptions {
+            seed,
+            contexts: vec![Context::new(Value::from("x".repeat(size)))],
+            limits: Limits { recursion, ..Limits::default() },
+            ..ReplOptions::default()
+        };
+        outputs.push(out(&mut with(options).await, code).await);
+    }
+    assert_eq!(outputs[0], outputs[1]);
+    assert_eq!(outputs[0], outputs[2]);
+    assert_ne!(outputs[0], outputs[3]);
+    assert_eq!(outputs[0].replace(" 10\n", " 11\n"), outputs[4]);
+}
+
+#[tokio::test]
+async fn many_kinds_of_repls_at_once_are_each_their_own() {
+    let mut open = Vec::new();
+    for index in 0..60u32 {
+        open.push(tokio::spawn(async move {
+            let limits = Limits { recursion: 500 + index % 20, ..Limits::default() };
+            let functions = if index % 2 == 0 { vec!["llm_query".to_owned()] } else { Vec::new() };
+            let mut repl = with(ReplOptions { limits, functions, seed: 3, ..ReplOptions::default() }).await;
+            out(&mut repl, "import sys, random\nprint(sys.getrecursionlimit(), 'llm_query' in dir(), random.random())")
+                .await
+        }));
+    }
+    let mut random = None;
+    for (index, opened) in open.into_iter().enumerate() {
+        let printed = opened.await.unwrap();
+        let fields: Vec<_> = printed.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(fields[0], (500 + index % 20).to_string(), "{printed}");
+        assert_eq!(*random.get_or_insert_with(|| fields[2].clone()), fields[2]);
+    }
 }
 
 #[tokio::test]
