@@ -89,8 +89,10 @@ impl Checkpoint {
 
     /// Completes a memory made from [`Self::seed`] whose guest has not run yet.
     pub(crate) fn fill(&self, mapping: &Mapping) {
-        for run in &self.hot {
-            mapping.own(run.clone());
+        if !mapping.is_warm() {
+            for run in &self.hot {
+                mapping.own(run.clone());
+            }
         }
         let mut offset = 0;
         for run in &self.runs {

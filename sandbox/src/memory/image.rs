@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::region::Spares;
 use super::{PAGE, WASM_PAGE};
 
 /// The booted interpreter's memory, or that of one that was set up too, in a file in memory that nobody can write any
@@ -17,6 +18,7 @@ pub(crate) struct Image {
     length: usize,
     /// Pages that differ from the booted interpreter's, ascending.
     changed: Vec<Range<usize>>,
+    spares: Spares,
 }
 
 /// Bytes that are copied at a time.
@@ -72,12 +74,17 @@ impl Image {
     fn sealed(file: File, length: usize, changed: Vec<Range<usize>>) -> io::Result<Self> {
         let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-        Ok(Self { file, length, changed })
+        Ok(Self { file, length, changed, spares: Spares::default() })
     }
 
     /// Pages that differ from the booted interpreter's, ascending.
     pub(super) fn changed(&self) -> &[Range<usize>] {
         &self.changed
+    }
+
+    /// Address ranges where this image is mapped and that no guest uses.
+    pub(super) fn spares(&self) -> &Spares {
+        &self.spares
     }
 
     /// Its size, bytes.

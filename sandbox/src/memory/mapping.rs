@@ -16,10 +16,14 @@ use wasmtime::{LinearMemory, MemoryCreator, MemoryType};
 
 use super::image::memory_file;
 use super::pagemap::Pagemap;
+use super::region::{Region, Spare};
 use super::{Image, Layer, PAGE};
 
 /// A heap beyond this size gets a file of its own, so that freezing it copies nothing.
 const OWN_FILE_FROM: usize = 2 << 20;
+
+/// Bytes that are put back in a range for its next guest; beyond, a new range costs less and holds less.
+const MAX_REVERTED: usize = 256 * PAGE;
 
 /// Bytes of a page on this machine.
 pub(crate) fn page_size() -> usize {
@@ -52,12 +56,15 @@ pub(super) type Frozen = (Option<Arc<Layer>>, Vec<Range<usize>>);
 
 /// One guest's address range: `[image | heap | nothing]`.
 pub(crate) struct Mapping {
+    /// Present until this value is dropped.
+    region: Option<Region>,
     base: NonNull<u8>,
-    reserved: usize,
     capacity: usize,
     size: AtomicUsize,
     image: Arc<Image>,
     heap: Mutex<Heap>,
+    /// The range had a guest before: what every guest writes is its own already.
+    warm: bool,
 }
 
 // SAFETY: the address range is owned by this value alone until it is dropped, and is not bound to a thread. All state
@@ -70,36 +77,77 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(seed: Seed, capacity: usize, guard: usize) -> io::Result<Self> {
         let reserved = capacity.checked_add(guard).ok_or_else(|| io::Error::other("reservation overflows"))?;
+        let image_length = seed.image.length();
         let layer_length = seed.layer.as_ref().map_or(0, |layer| layer.length());
-        let filled = seed.image.length() + layer_length;
+        let filled = image_length + layer_length;
         if seed.size < filled || seed.size > capacity || !seed.size.is_multiple_of(PAGE) {
             return Err(io::Error::other(format!("a memory of {} bytes cannot hold {filled}", seed.size)));
         }
-        // SAFETY: a fresh range chosen by the kernel, inaccessible, backed by nothing.
-        let base = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                reserved,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
+        let spare = if seed.layer.is_none() { seed.image.spares().take(reserved) } else { None };
+        let (region, written) = match spare {
+            Some(spare) => (spare.region, Some(spare.written)),
+            None => (Region::new(reserved)?, None),
         };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
+        let base = NonNull::new(region.base()).ok_or_else(|| io::Error::other("the kernel mapped address 0"))?;
+        let mapping = Self {
+            region: Some(region),
+            base,
+            capacity,
+            size: AtomicUsize::new(seed.size),
+            image: Arc::clone(&seed.image),
+            heap: Mutex::new(seed.layer.clone().map_or(Heap::Anonymous, Heap::Frozen)),
+            warm: written.is_some(),
+        };
+        match written {
+            Some(written) => mapping.revert(&written)?,
+            None => mapping.map_file(seed.image.file(), 0..image_length, 0, libc::MAP_PRIVATE)?,
         }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("the kernel mapped address 0"))?;
-        let image = Arc::clone(&seed.image);
-        let heap = Mutex::new(seed.layer.clone().map_or(Heap::Anonymous, Heap::Frozen));
-        let mapping = Self { base, reserved, capacity, size: AtomicUsize::new(seed.size), image, heap };
-        let image_length = mapping.image.length();
-        mapping.map_file(seed.image.file(), 0..image_length, 0, libc::MAP_PRIVATE)?;
         if let Some(layer) = &seed.layer {
             mapping.map_file(layer.file(), image_length..filled, 0, libc::MAP_PRIVATE)?;
         }
         mapping.open(filled..seed.size)?;
         Ok(mapping)
+    }
+
+    /// Puts the image's bytes back in the pages of `runs`.
+    fn revert(&self, runs: &[Range<usize>]) -> io::Result<()> {
+        for run in runs {
+            assert!(run.start <= run.end && run.end <= self.image.length(), "reverted outside the image");
+            // SAFETY: the range lies within the image's part of this value's own mapping, which is writable; no guest
+            // uses it yet, so no other reference exists.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(run.start), run.len()) };
+            self.image.file().read_exact_at(bytes, run.start as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the range one for a next guest: the pages of the image's part that were written. `None` where starting
+    /// anew is better.
+    fn retire(&self) -> Option<Vec<Range<usize>>> {
+        if !matches!(*self.heap(), Heap::Anonymous) || !self.image.spares().wants() {
+            return None;
+        }
+        let base = self.base.as_ptr() as usize;
+        let written = Pagemap::shared().and_then(|map| map.written(base..base + self.image.length())).ok()?;
+        if written.iter().map(Range::len).sum::<usize>() > MAX_REVERTED {
+            return None;
+        }
+        let heap = self.image.length()..self.size();
+        if !heap.is_empty() {
+            // SAFETY: the range lies within this value's own mapping and nobody uses it any more: the guest is gone.
+            let closed = unsafe {
+                let start = self.base.as_ptr().add(heap.start).cast();
+                libc::madvise(start, heap.len(), libc::MADV_DONTNEED) == 0
+                    && libc::mprotect(start, heap.len(), libc::PROT_NONE) == 0
+            };
+            closed.then_some(())?;
+        }
+        Some(written.into_iter().map(|run| run.start - base..run.end - base).collect())
+    }
+
+    /// Whether the pages that every guest writes are its own already.
+    pub(super) fn is_warm(&self) -> bool {
+        self.warm
     }
 
     /// Size of the memory, bytes.
@@ -302,10 +350,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new` and belongs to this value; wasmtime's handle holds a reference to
-        // this value, so no guest can reach it any more.
-        let result = unsafe { libc::munmap(self.base.as_ptr().cast(), self.reserved) };
-        debug_assert_eq!(result, 0, "unmapping an owned range cannot fail");
+        // wasmtime's handle holds a reference to this value, so no guest can reach the range any more.
+        if let Some(region) = self.region.take()
+            && let Some(written) = self.retire()
+        {
+            self.image.spares().give(Spare { region, written });
+        }
     }
 }
 
@@ -481,6 +531,28 @@ mod tests {
             let restored = mapping(&restored);
             assert!(second.bytes(0..second.size()) == restored.bytes(0..restored.size()));
         }
+    }
+
+    #[test]
+    fn a_range_that_had_a_guest_before_shows_nothing_of_it() {
+        let template = booted();
+        for round in 0..4 {
+            let first = mapping(&template);
+            assert_eq!(first.is_warm(), round > 0);
+            let fresh = Image::new(4 * WASM_PAGE, [(5 * PAGE, b"booted".as_slice())].into_iter()).unwrap();
+            let fresh = mapping(&Checkpoint::booted(Arc::new(fresh), None));
+            assert!(first.bytes(0..first.size()) == fresh.bytes(0..fresh.size()));
+            first.grow((4 + 2 * round) * WASM_PAGE).unwrap();
+            assert!(first.bytes(4 * WASM_PAGE..first.size()).iter().all(|byte| *byte == 0));
+            for page in [0, 5, 9 + round, first.size() / PAGE - 1] {
+                first.fill(page * PAGE + 1, b"secret");
+            }
+        }
+        // A guest that grew a file of its own leaves no range.
+        let large = mapping(&template);
+        large.grow(400 * WASM_PAGE).unwrap();
+        drop(large);
+        assert!(!mapping(&template).is_warm());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`image`] | memory in a sealed file that REPLs map privately: the booted interpreter's, or a template's |
 //! | [`mapping`] | one guest's address range, and wasmtime's two memory traits over it |
+//! | [`region`] | address ranges, and those that wait for their next guest |
 //! | [`pagemap`] | which pages of a mapping were written |
 //! | [`stack`] | the native stacks on which guests run |
 //! | [`checkpoint`] | a state to come back to, shared by the REPLs that started from it |
@@ -20,6 +21,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod image;
 pub(crate) mod mapping;
 pub(crate) mod pagemap;
+mod region;
 pub(crate) mod stack;
 
 pub(crate) use checkpoint::{Checkpoint, Layer};
