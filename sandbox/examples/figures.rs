@@ -115,6 +115,20 @@ async fn idle(sandbox: &Sandbox, code: &str) -> Result<(), Box<dyn Error>> {
         each(before.1, after.1),
         maps as f64 / f64::from(count)
     );
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let after = memory()?;
+    println!(
+        "repl_idle, for a while: {:.3} MB anonymous, {:.3} MB page tables",
+        each(before.0, after.0),
+        each(before.2, after.2)
+    );
+    let mut times = Vec::new();
+    for repl in &mut repls {
+        let started = Instant::now();
+        repl.execute(code).await?;
+        times.push(started.elapsed());
+    }
+    show("repl_block, after a while", times);
     Ok(())
 }
 

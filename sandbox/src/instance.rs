@@ -1,6 +1,6 @@
 //! One live guest: its store, its memory and the two functions that serve requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use espalier_sandbox_protocol::abi;
 use futures::FutureExt as _;
@@ -184,6 +184,7 @@ impl Live {
 
     /// Serves `request` under `run`, whose bookkeeping is then in [`State::run`]; answers the guest's bytes.
     pub(crate) async fn serve(&mut self, request: &[u8], run: Run) -> Result<Vec<u8>> {
+        self.mapping.begin();
         let state = self.store.data_mut();
         state.run = run;
         state.run.begin();
@@ -224,6 +225,11 @@ impl Live {
             State::raise_interrupt(&mut self.store, abi::INTERRUPT_NONE)?;
         }
         Ok(reply)
+    }
+
+    /// The guest's memory, to be looked at when it has rested for a while. `None` where it will be anyway.
+    pub(crate) fn park(&self) -> Option<Weak<Mapping>> {
+        self.mapping.end().then(|| Arc::downgrade(&self.mapping))
     }
 
     /// Ends the request's bookkeeping.

@@ -3,6 +3,8 @@
 //! A task is a future that runs in slices: it gives its thread back after a few milliseconds of guest code (the epoch
 //! callback yields) or when it waits. New and short tasks go first; a task that used many slices falls back behind
 //! those that used few, by a distance that is bounded, so it is never starved.
+//!
+//! A thread that has nothing to run looks after guests that rest: what they do not need is given back.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,11 +12,13 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Wake, Waker};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::instance::SLICE;
+use crate::memory::Mapping;
 use crate::meter::Meter;
 use crate::ticker::Ticker;
 
@@ -22,6 +26,9 @@ use crate::ticker::Ticker;
 const SHORT_SLICES: u64 = 2;
 /// Every so many picks, a hog goes before the short ones.
 const HOG_TURN: u32 = 8;
+
+/// How long a guest rests before its memory is looked at.
+const PAUSE: Duration = Duration::from_secs(1);
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -45,6 +52,8 @@ struct Queues {
     sequence: u64,
     picks: u32,
     stop: bool,
+    /// Memories of guests that rest, by when they are to be looked at.
+    parked: VecDeque<(Instant, Weak<Mapping>)>,
 }
 
 struct Queued {
@@ -135,7 +144,22 @@ impl Shared {
             if let Some(Reverse(hog)) = queues.hogs.pop() {
                 return Some(hog.task);
             }
-            queues = self.wake.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            let left = queues.parked.front().map(|(due, _)| due.saturating_duration_since(now));
+            queues = match left {
+                None => self.wake.wait(queues).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => {
+                    let resting = queues.parked.pop_front();
+                    drop(queues);
+                    let resting = resting.and_then(|(_, mapping)| mapping.upgrade());
+                    let again = resting.and_then(|mapping| Some((mapping.rest(PAUSE)?, Arc::downgrade(&mapping))));
+                    let mut queues = self.queues();
+                    // A little out of order matters to nobody.
+                    queues.parked.extend(again);
+                    queues
+                }
+                Some(left) => self.wake.wait_timeout(queues, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
         }
     }
 
@@ -186,6 +210,20 @@ impl Pool {
             pool.threads.push(thread);
         }
         Ok(pool)
+    }
+
+    /// Looks at `resting` when it has rested for a while and a thread has nothing to run.
+    pub(crate) fn park(&self, resting: Weak<Mapping>) {
+        let mut queues = self.shared.queues();
+        // Threads that are always busy look at nothing: what was dropped meanwhile goes here, faster than it comes.
+        for _ in 0..2 {
+            queues.parked.pop_front_if(|(_, first)| first.strong_count() == 0);
+        }
+        queues.parked.push_back((Instant::now() + PAUSE, resting));
+        if queues.parked.len() == 1 {
+            // The threads may wait without an end.
+            self.shared.wake.notify_one();
+        }
     }
 
     /// Runs `future`, whose processor time `meter` counts. The answer wakes it from outside.

@@ -421,6 +421,9 @@ impl Repl {
         };
         let mut finished = operation.perform(self.live.take(), task).await?;
         self.live = finished.live.take();
+        if let Some(resting) = self.live.as_ref().and_then(|live| live.park()) {
+            self.sandbox.inner.pool.park(resting);
+        }
         Ok(finished)
     }
 }

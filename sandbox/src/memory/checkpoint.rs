@@ -89,7 +89,7 @@ impl Checkpoint {
 
     /// Completes a memory made from [`Self::seed`] whose guest has not run yet.
     pub(crate) fn fill(&self, mapping: &Mapping) {
-        if !mapping.is_warm() {
+        if mapping.warm() * 2 < self.hot.iter().map(Range::len).sum() {
             for run in &self.hot {
                 mapping.own(run.clone());
             }

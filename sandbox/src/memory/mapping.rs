@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use wasmtime::{LinearMemory, MemoryCreator, MemoryType};
 
@@ -63,8 +64,18 @@ pub(crate) struct Mapping {
     size: AtomicUsize,
     image: Arc<Image>,
     heap: Mutex<Heap>,
-    /// The range had a guest before: what every guest writes is its own already.
-    warm: bool,
+    /// Pages that are this mapping's own already, because the range had a guest before, bytes.
+    warm: usize,
+    usage: Mutex<Usage>,
+}
+
+/// Whether a guest uses a mapping.
+struct Usage {
+    busy: bool,
+    /// When it last began or stopped.
+    since: Instant,
+    /// It waits to be looked at.
+    parked: bool,
 }
 
 // SAFETY: the address range is owned by this value alone until it is dropped, and is not bound to a thread. All state
@@ -96,7 +107,8 @@ impl Mapping {
             size: AtomicUsize::new(seed.size),
             image: Arc::clone(&seed.image),
             heap: Mutex::new(seed.layer.clone().map_or(Heap::Anonymous, Heap::Frozen)),
-            warm: written.is_some(),
+            warm: written.iter().flatten().map(Range::len).sum(),
+            usage: Mutex::new(Usage { busy: false, since: Instant::now(), parked: false }),
         };
         match written {
             Some(written) => mapping.revert(&written)?,
@@ -145,9 +157,77 @@ impl Mapping {
         Some(written.into_iter().map(|run| run.start - base..run.end - base).collect())
     }
 
-    /// Whether the pages that every guest writes are its own already.
-    pub(super) fn is_warm(&self) -> bool {
+    /// Bytes of pages that are its own although no guest has run in it yet.
+    pub(super) fn warm(&self) -> usize {
         self.warm
+    }
+
+    fn used(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A guest begins to run or to be written to; waits for [`Self::rest`] to end.
+    pub(crate) fn begin(&self) {
+        let mut used = self.used();
+        used.busy = true;
+    }
+
+    /// It stopped. Answers whether it is to be parked: looked at again with [`Self::rest`].
+    pub(crate) fn end(&self) -> bool {
+        let mut used = self.used();
+        used.busy = false;
+        used.since = Instant::now();
+        !std::mem::replace(&mut used.parked, true)
+    }
+
+    /// If nobody used it for `pause`: gives back the pages that hold what the image holds (a block changes and changes
+    /// back much, such as counts of references). Otherwise answers when to look again.
+    pub(crate) fn rest(&self, pause: Duration) -> Option<Instant> {
+        let mut used = self.used();
+        if used.busy {
+            return Some(Instant::now() + pause);
+        }
+        let due = used.since + pause;
+        if due > Instant::now() {
+            return Some(due);
+        }
+        used.parked = false;
+        // The lock keeps guests from running meanwhile.
+        if let Err(error) = self.give_back() {
+            tracing::debug!(%error, "an idle guest keeps its pages");
+        }
+        drop(used);
+        None
+    }
+
+    fn give_back(&self) -> io::Result<()> {
+        let base = self.base.as_ptr() as usize;
+        let mut original = Vec::new();
+        for run in Pagemap::shared()?.written(base..base + self.image.length())? {
+            let run = run.start - base..run.end - base;
+            original.resize(run.len(), 0);
+            self.image.file().read_exact_at(&mut original, run.start as u64)?;
+            let mut same: Option<Range<usize>> = None;
+            for (page, original) in run.step_by(PAGE).zip(original.chunks_exact(PAGE)) {
+                if self.bytes(page..page + PAGE) == original {
+                    same = Some(same.map_or(page, |same| same.start)..page + PAGE);
+                } else if let Some(same) = same.take() {
+                    self.discard(same)?;
+                }
+            }
+            same.map_or(Ok(()), |same| self.discard(same))?;
+        }
+        Ok(())
+    }
+
+    /// Makes `range` of the image's part what the image holds there.
+    fn discard(&self, range: Range<usize>) -> io::Result<()> {
+        assert!(range.start <= range.end && range.end <= self.image.length(), "discarded outside the image");
+        // SAFETY: the range lies within this value's own private mapping of the image; the caller sees that no guest
+        // runs, and readers see the same bytes before and after.
+        let result =
+            unsafe { libc::madvise(self.base.as_ptr().add(range.start).cast(), range.len(), libc::MADV_DONTNEED) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Size of the memory, bytes.
@@ -430,6 +510,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "tests")]
 
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::{Mapping, Seed};
     use crate::memory::{Checkpoint, Image, PAGE, WASM_PAGE};
@@ -538,7 +619,7 @@ mod tests {
         let template = booted();
         for round in 0..4 {
             let first = mapping(&template);
-            assert_eq!(first.is_warm(), round > 0);
+            assert_eq!(first.warm() > 0, round > 0);
             let fresh = Image::new(4 * WASM_PAGE, [(5 * PAGE, b"booted".as_slice())].into_iter()).unwrap();
             let fresh = mapping(&Checkpoint::booted(Arc::new(fresh), None));
             assert!(first.bytes(0..first.size()) == fresh.bytes(0..fresh.size()));
@@ -552,7 +633,27 @@ mod tests {
         let large = mapping(&template);
         large.grow(400 * WASM_PAGE).unwrap();
         drop(large);
-        assert!(!mapping(&template).is_warm());
+        assert_eq!(mapping(&template).warm(), 0);
+    }
+
+    #[test]
+    fn a_guest_that_rests_keeps_only_what_it_changed() {
+        let resting = mapping(&booted());
+        resting.begin();
+        resting.fill(3 * PAGE, &[0; 4]);
+        resting.fill(5 * PAGE, b"booted");
+        resting.fill(6 * PAGE, b"changed");
+        resting.fill(7 * PAGE, &[0; 4]);
+        resting.fill(8 * PAGE + 5, b"changed");
+        let before = resting.bytes(0..resting.size()).to_vec();
+        assert!(resting.rest(Duration::ZERO).is_some(), "it is in use");
+        assert!(resting.end());
+        assert!(!resting.end(), "it is parked already");
+        assert!(resting.rest(Duration::from_hours(1)).is_some(), "it was used just now");
+        assert_eq!(resting.rest(Duration::ZERO), None);
+        assert_eq!(resting.written(0..resting.size()).unwrap(), [6 * PAGE..7 * PAGE, 8 * PAGE..9 * PAGE]);
+        assert!(resting.bytes(0..resting.size()) == before);
+        assert!(resting.end(), "it can be parked again");
     }
 
     #[test]
