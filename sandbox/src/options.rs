@@ -108,10 +108,10 @@ impl Default for ReplOptions {
 }
 
 impl ReplOptions {
-    /// What the guest is told: its heap may grow beyond the `heap` bytes it has after boot, and contexts of
-    /// `context_bytes` in all will be bound. The soft limit keeps a distance from the hard one, so that a block
-    /// usually sees `MemoryError` before its memory cannot grow any more.
-    pub(crate) fn config(&self, heap: u64, context_bytes: u64) -> ReplConfig {
+    /// What the guest is told: its heap may grow beyond the `heap` bytes it has after boot. The soft limit keeps a distance
+    /// from the hard one, so that a block usually sees `MemoryError` before its memory cannot grow any more; the guest
+    /// raises it by three times the size of each context that is bound.
+    pub(crate) fn config(&self, heap: u64) -> ReplConfig {
         let beyond = self.limits.memory_bytes - self.limits.memory_bytes / 8;
         let mut config = ReplConfig {
             strict: self.policy == Policy::Strict,
@@ -119,7 +119,7 @@ impl ReplOptions {
             tools: Vec::new(),
             python_tools: Vec::new(),
             recursion_limit: self.limits.recursion,
-            soft_memory_bytes: heap.saturating_add(beyond).saturating_add(context_bytes.saturating_mul(3)),
+            soft_memory_bytes: heap.saturating_add(beyond),
             max_allocation_bytes: self.limits.allocation_bytes,
             max_value_bytes: self.limits.value_bytes as u64,
             seed: self.seed,

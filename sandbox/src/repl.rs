@@ -17,7 +17,6 @@ use crate::journal::{HostState, WayBack};
 use crate::operation::Operation;
 use crate::run::Interrupt;
 use crate::snapshot::{self, Saved};
-use crate::template;
 use crate::{Context, Execution, Limits, Outcome, ReplOptions, Sandbox, SandboxError};
 
 /// Largest size of all contexts of a REPL together, bytes.
@@ -201,8 +200,12 @@ impl Repl {
             Reply::Refused(reason) => Err(SandboxError::Name { name: format!("context_{index}"), reason }),
             _ => Err(unexpected()),
         });
-        if bound.is_err() {
-            self.contexts.pop();
+        match bound {
+            // As the guest did.
+            Ok(_) => self.soft_memory = self.soft_memory.saturating_add(size.saturating_mul(3)),
+            Err(_) => {
+                self.contexts.pop();
+            }
         }
         bound
     }
@@ -337,9 +340,8 @@ impl Repl {
     }
 
     async fn set_up(&mut self, contexts: Vec<Context>) -> Result<(), SandboxError> {
-        let bytes = template::counted(&self.options.limits, contexts.iter().map(|context| context.size() as u64).sum());
         let inner = &self.sandbox.inner;
-        let config = self.options.config(inner.core.heap, bytes);
+        let config = self.options.config(inner.core.heap);
         self.soft_memory = config.soft_memory_bytes;
         let request = match inner.templates.get(&inner.core, &inner.pool, &config).await {
             Some(template) => {

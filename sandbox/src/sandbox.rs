@@ -191,7 +191,7 @@ fn core(engine: &Engine, module: &Module, image: Image, hash: [u8; 32]) -> wasmt
     }
     let mut probe = Live::open(&core, &core.booted, HostState::new(0), core.image.length() * 2)?;
     let block = ExecuteRequest { code: "x = 1".to_owned(), block: 0, echo: false, max_host_calls: 0 };
-    for request in [Request::Configure(ReplOptions::default().config(0, 0)), Request::Execute(block)] {
+    for request in [Request::Configure(ReplOptions::default().config(0)), Request::Execute(block)] {
         let reply = probe.serve(&request.to_bytes(), Run::idle()).now_or_never().ok_or_else(waited)??;
         match Reply::from_bytes(&reply) {
             Ok(Reply::Done) => {}

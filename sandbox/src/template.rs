@@ -32,13 +32,6 @@ pub(crate) struct Templates {
     slots: Mutex<Vec<Slot>>,
 }
 
-/// Bytes of contexts that the guest's soft limit counts with. Small ones are counted alike, so that REPLs whose
-/// contexts differ in size share a template; that takes at most a third of the distance between soft and hard limit.
-pub(crate) fn counted(limits: &Limits, context_bytes: u64) -> u64 {
-    let step = limits.memory_bytes / 72;
-    if context_bytes == 0 { 0 } else { context_bytes.max(step) }
-}
-
 impl Templates {
     /// The template of `config`, made if need be. `None` where a guest must be set up on its own: an author's Python
     /// source runs while a tool is set up and may ask for randomness, and a configuration may be refused.

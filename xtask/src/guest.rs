@@ -1,6 +1,6 @@
 //! Builds the sandbox's guest and compares it with what is committed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sha2::{Digest, Sha256};
@@ -16,6 +16,7 @@ const SOURCES: &[&str] = &[
     "sandbox/guest/src",
     "sandbox/protocol/src",
     "xtask/preinit/Cargo.lock",
+    "xtask/preinit/Cargo.toml",
     "xtask/preinit/src",
     "xtask/src",
 ];
@@ -115,7 +116,8 @@ pub(crate) fn build() -> Result<String, String> {
 struct Toolchain {
     cargo: String,
     rustc: Option<String>,
-    build_std: bool,
+    /// The sources that `std` is built from, if it is, by all their names.
+    library: Vec<PathBuf>,
 }
 
 const NO_TARGET: &str = "no compiler for wasm32-unknown-unknown was found; install one with \
@@ -123,20 +125,20 @@ const NO_TARGET: &str = "no compiler for wasm32-unknown-unknown was found; insta
      rust-web-src lld-19`";
 
 fn toolchain() -> Result<Toolchain, String> {
-    let has_target = |rustc: &str, library: &str| {
+    let installed = |rustc: &str, what: &str| {
         let sysroot = run(Command::new(rustc).args(["--print", "sysroot"]), "rustc is needed").ok()?;
-        let sysroot = PathBuf::from(String::from_utf8_lossy(&sysroot).trim());
-        sysroot.join("lib/rustlib").join(library).exists().then_some(())
+        let found = PathBuf::from(String::from_utf8_lossy(&sysroot).trim()).join("lib/rustlib").join(what);
+        found.exists().then_some(found)
     };
-    if has_target("rustc", TARGET).is_some() {
-        return Ok(Toolchain { cargo: "cargo".to_owned(), rustc: None, build_std: false });
+    if installed("rustc", TARGET).is_some() {
+        return Ok(Toolchain { cargo: "cargo".to_owned(), rustc: None, library: Vec::new() });
     }
-    if has_target("/usr/bin/rustc", "src/rust/library").is_some() {
-        return Ok(Toolchain {
-            cargo: "/usr/bin/cargo".to_owned(),
-            rustc: Some("/usr/bin/rustc".to_owned()),
-            build_std: true,
-        });
+    if installed("/usr/bin/rustc", "src/rust/library").is_some() {
+        let named = installed("/usr/bin/rustc", "src/rust");
+        let real = named.as_ref().and_then(|link| link.canonicalize().ok());
+        let mut library: Vec<PathBuf> = real.into_iter().chain(named).collect();
+        library.dedup();
+        return Ok(Toolchain { cargo: "/usr/bin/cargo".to_owned(), rustc: Some("/usr/bin/rustc".to_owned()), library });
     }
     Err(NO_TARGET.to_owned())
 }
@@ -151,19 +153,19 @@ fn build_to(output: PathBuf) -> Result<PathBuf, String> {
         "getrandom_backend=\"custom\"".to_owned(),
         "-Ctarget-feature=+bulk-memory,+mutable-globals,+nontrapping-fptoint,+sign-ext,+simd128".to_owned(),
         format!("-Clink-arg=-zstack-size={STACK}"),
-        "-Clink-arg=--stack-first".to_owned(),
         "-Clink-arg=--export=__stack_pointer".to_owned(),
-        "-Clink-arg=--strip-debug".to_owned(),
-        format!("--remap-path-prefix={}=guest", root.join("sandbox/guest").display()),
-        format!("--remap-path-prefix={}=sandbox", root.join("sandbox").display()),
+        "-Clink-arg=--stack-first".to_owned(),
     ];
-    let cargo_home = std::env::var_os("CARGO_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
-    if let Some(home) = cargo_home {
-        flags.push(format!("--remap-path-prefix={}=cargo", home.display()));
+    // Panic messages name source files: nothing of this machine's folders goes into the artifact.
+    let mut remap = |from: &Path, to: &str| flags.push(format!("--remap-path-prefix={}={to}", from.display()));
+    for registry in sources::registries()? {
+        remap(&registry, "crates");
     }
-    flags.push("--remap-path-prefix=/usr/src=rust".to_owned());
+    for library in &toolchain.library {
+        remap(library, "rust");
+    }
+    remap(&root.join("sandbox"), "sandbox");
+    flags.push("-Clink-arg=--strip-debug".to_owned());
     let mut command = Command::new(&toolchain.cargo);
     command
         .args(["build", "--release", "--locked", "--target", TARGET])
@@ -178,7 +180,7 @@ fn build_to(output: PathBuf) -> Result<PathBuf, String> {
         command.env("RUSTC", rustc);
     }
     // Debian's compiler calls its linker by a name that may not be there.
-    if toolchain.build_std {
+    if !toolchain.library.is_empty() {
         command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "wasm-ld-19");
         command.arg("-Zbuild-std=std,panic_abort");
     }

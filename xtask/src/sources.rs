@@ -96,16 +96,25 @@ fn registry_copy(name: &str) -> Result<PathBuf, String> {
     find_registry_copy(name)?.ok_or_else(|| format!("cargo fetched `{}` and it is not in the registry", package(name)))
 }
 
-fn find_registry_copy(name: &str) -> Result<Option<PathBuf>, String> {
+/// The folders where cargo unpacks the sources of crates, one a registry, sorted.
+pub(crate) fn registries() -> Result<Vec<PathBuf>, String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
     let Some(home) = home else { return Err("neither `CARGO_HOME` nor `HOME` is set".to_owned()) };
     let sources = home.join("registry/src");
-    if !sources.is_dir() {
-        return Ok(None);
+    let mut found = Vec::new();
+    if sources.is_dir() {
+        for registry in io("list", &sources, fs::read_dir(&sources))? {
+            found.push(io("list", &sources, registry)?.path());
+        }
     }
-    for registry in io("list", &sources, fs::read_dir(&sources))? {
-        let candidate = io("list", &sources, registry)?.path().join(format!("{}-{VERSION}", package(name)));
+    found.sort();
+    Ok(found)
+}
+
+fn find_registry_copy(name: &str) -> Result<Option<PathBuf>, String> {
+    for registry in registries()? {
+        let candidate = registry.join(format!("{}-{VERSION}", package(name)));
         if candidate.join("Cargo.toml").is_file() {
             return Ok(Some(candidate));
         }

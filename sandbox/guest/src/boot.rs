@@ -16,13 +16,73 @@ const LIBRARY: &str = "/lib/python";
 
 /// Imported at boot, so that the first use in a REPL is cheap.
 const IMPORTED: &[&str] = &[
-    "abc", "argparse", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath", "collections", "collections.abc",
-    "contextlib", "contextvars", "copy", "csv", "dataclasses", "datetime", "decimal", "difflib", "enum", "fnmatch",
-    "fractions", "functools", "graphlib", "hashlib", "heapq", "html", "html.parser", "inspect", "io", "itertools", "json",
-    "keyword", "linecache", "locale", "logging", "math", "numbers", "operator", "os", "os.path", "pathlib", "pickle",
-    "pprint", "queue", "random", "re", "reprlib", "secrets", "shlex", "statistics", "string", "struct", "sys", "textwrap",
-    "threading", "time", "tokenize", "traceback", "types", "typing", "unicodedata", "urllib.parse", "uuid", "warnings",
-    "weakref", "zlib",
+    "abc",
+    "argparse",
+    "array",
+    "ast",
+    "base64",
+    "binascii",
+    "bisect",
+    "calendar",
+    "cmath",
+    "collections",
+    "collections.abc",
+    "contextlib",
+    "contextvars",
+    "copy",
+    "csv",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "difflib",
+    "enum",
+    "fnmatch",
+    "fractions",
+    "functools",
+    "graphlib",
+    "hashlib",
+    "heapq",
+    "html",
+    "html.parser",
+    "inspect",
+    "io",
+    "itertools",
+    "json",
+    "keyword",
+    "linecache",
+    "locale",
+    "logging",
+    "math",
+    "numbers",
+    "operator",
+    "os",
+    "os.path",
+    "pathlib",
+    "pickle",
+    "pprint",
+    "queue",
+    "random",
+    "re",
+    "reprlib",
+    "secrets",
+    "shlex",
+    "statistics",
+    "string",
+    "struct",
+    "sys",
+    "textwrap",
+    "threading",
+    "time",
+    "tokenize",
+    "traceback",
+    "types",
+    "typing",
+    "unicodedata",
+    "urllib.parse",
+    "uuid",
+    "warnings",
+    "weakref",
+    "zlib",
 ];
 
 thread_local! {
@@ -94,11 +154,12 @@ fn prepare(vm: &VirtualMachine) -> PyResult<()> {
             None => vm.ctx.none(),
         })
     });
-    module(vm, "_espalier", "", &[("block_source", source)])?;
     let writer = |name: &'static str, stream: i32| {
         scaffold::function(vm, name, "Writes text; answers the number of characters.", move |vm, args| {
             let [text] = args.args.as_slice() else {
-                return Err(vm.new_type_error(format!("write() takes exactly one argument ({} given)", args.args.len())));
+                return Err(
+                    vm.new_type_error(format!("write() takes exactly one argument ({} given)", args.args.len()))
+                );
             };
             let Some(text) = text.downcast_ref::<rustpython_vm::builtins::PyStr>() else {
                 return Err(vm.new_type_error(format!("write() argument must be str, not {}", text.class().name())));
@@ -111,6 +172,7 @@ fn prepare(vm: &VirtualMachine) -> PyResult<()> {
             Ok(vm.ctx.new_int(text.char_len()).into())
         })
     };
+    module(vm, "_espalier", include_str!("../python/sources.py"), &[("block_source", source)])?;
     let (stdout, stderr) = (writer("write", 1), writer("write", 2));
     module(
         vm,

@@ -50,6 +50,11 @@ pub fn limit(soft: usize, single: usize) {
     SINGLE.store(single, Relaxed);
 }
 
+/// Raises the soft limit.
+pub fn raise_soft_limit(bytes: usize) {
+    SOFT.store(SOFT.load(Relaxed).saturating_add(bytes), Relaxed);
+}
+
 /// Whether the model's code runs: only then the soft limit interrupts.
 pub fn set_running(running: bool) {
     RUNNING.store(running, Relaxed);

@@ -33,9 +33,9 @@ impl Fixture {
     }
 
     fn holds(&self, vm: &VirtualMachine, dict: &PyDictRef) -> bool {
-        self.entries.iter().all(|(name, value)| {
-            matches!(dict.get_item_opt(*name, vm), Ok(Some(current)) if current.is(value))
-        })
+        self.entries
+            .iter()
+            .all(|(name, value)| matches!(dict.get_item_opt(*name, vm), Ok(Some(current)) if current.is(value)))
     }
 }
 
@@ -170,13 +170,7 @@ impl Namespace {
 
 /// Puts `fixture` back into `dict`, which then holds only keys that are exactly `str`, and nothing else at all where
 /// `closed`. What was there goes to `replaced`.
-fn put_back(
-    vm: &VirtualMachine,
-    dict: &PyDictRef,
-    fixture: &Fixture,
-    closed: bool,
-    replaced: &mut Vec<PyObjectRef>,
-) {
+fn put_back(vm: &VirtualMachine, dict: &PyDictRef, fixture: &Fixture, closed: bool, replaced: &mut Vec<PyObjectRef>) {
     let str_type = vm.ctx.types.str_type;
     let mut foreign = false;
     let mut position = 0;

@@ -20,6 +20,8 @@ use crate::{boot, convert, heap, scaffold, traceback};
 
 /// Bytes of block sources that are kept for tracebacks.
 const MAX_SOURCES: usize = 4 << 20;
+/// Bytes of an encoded `Request::BindContext` before its value: tag and index.
+const CONTEXT_HEAD: usize = 5;
 
 /// The state of the one REPL of this guest.
 pub struct Repl {
@@ -79,6 +81,7 @@ pub fn serve(vm: &VirtualMachine, bytes: Vec<u8>) -> Reply {
         Err(bytes) => bytes,
     };
     let request = heap::exempt(|| Request::from_bytes(&bytes));
+    let length = bytes.len();
     drop(bytes);
     let request = match request {
         Ok(request) => request,
@@ -97,14 +100,16 @@ pub fn serve(vm: &VirtualMachine, bytes: Vec<u8>) -> Reply {
         Request::Configure(_) => unreachable!("served above"),
         Request::Execute(request) => Ok(Reply::Executed(repl.execute(vm, request))),
         Request::BindContext { index, value } => heap::exempt(|| convert::to_python(vm, value))
-            .and_then(|value| repl.bind_context(vm, index, value))
+            .and_then(|value| repl.bind_context(vm, index, value, length.saturating_sub(CONTEXT_HEAD)))
             .map(|()| Reply::Done),
         Request::Bind { name, value } => repl.bind(vm, &name, value),
         Request::Get { name } => Ok(match repl.namespace.get(vm, &name) {
             None => Reply::Refused(format!("there is no variable `{name}`")),
             Some(value) => heap::exempt(|| match convert::from_python(vm, &value, repl.max_value_bytes) {
                 Ok(value) => Reply::Value(value),
-                Err(refusal) => Reply::Refused(refusal.message(&format!("the variable `{name}`"), repl.max_value_bytes)),
+                Err(refusal) => {
+                    Reply::Refused(refusal.message(&format!("the variable `{name}`"), repl.max_value_bytes))
+                }
             }),
         }),
         Request::FinalVar { name } => match scaffold::final_variable(vm, &repl, &name) {
@@ -138,7 +143,7 @@ fn bind_large_text(vm: &VirtualMachine, mut bytes: Vec<u8>) -> Result<Reply, Vec
         Err(error) => return Err(error.into_bytes()),
     };
     let value = heap::exempt(|| vm.ctx.new_str(text).into());
-    Ok(match repl.bind_context(vm, index, value) {
+    Ok(match repl.bind_context(vm, index, value, HEAD - CONTEXT_HEAD + length) {
         Ok(()) => Reply::Done,
         Err(error) => Reply::Refused(traceback::message(&error, vm)),
     })
@@ -284,11 +289,13 @@ impl Repl {
         self.namespace.reserve(vm, name, value)
     }
 
-    fn bind_context(&self, vm: &VirtualMachine, index: u32, value: PyObjectRef) -> PyResult<()> {
+    /// Binds a context that was `length` bytes as an encoded value. The host gives three times as much memory for it.
+    fn bind_context(&self, vm: &VirtualMachine, index: u32, value: PyObjectRef, length: usize) -> PyResult<()> {
         self.namespace.reserve(vm, &format!("context_{index}"), value.clone())?;
         if index == 0 {
             self.namespace.reserve(vm, "context", value)?;
         }
+        heap::raise_soft_limit(length.saturating_mul(3));
         Ok(())
     }
 

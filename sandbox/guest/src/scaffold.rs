@@ -63,10 +63,9 @@ pub fn functions(vm: &VirtualMachine, wanted: &[String]) -> Vec<(&'static str, P
             continue;
         }
         let (doc, optional): (_, &'static [&'static str]) = match *name {
-            "llm_query" => (
-                "llm_query(prompt, model=None)\n--\n\nAsks a language model; answers its text.",
-                &["model"],
-            ),
+            "llm_query" => {
+                ("llm_query(prompt, model=None)\n--\n\nAsks a language model; answers its text.", &["model"])
+            }
             "llm_query_batched" => (
                 "llm_query_batched(prompts, model=None)\n--\n\nAsks several prompts at once; answers in order.",
                 &["model"],
@@ -279,11 +278,8 @@ fn show_vars(vm: &VirtualMachine) -> String {
     if variables.is_empty() {
         return "No variables created yet. Use a block to create some.".to_owned();
     }
-    let mut listed: Vec<String> = variables
-        .iter()
-        .take(1000)
-        .map(|variable| format!("'{}': '{}'", variable.name, variable.type_name))
-        .collect();
+    let mut listed: Vec<String> =
+        variables.iter().take(1000).map(|variable| format!("'{}': '{}'", variable.name, variable.type_name)).collect();
     if variables.len() > listed.len() {
         listed.push(format!("... and {} more", variables.len() - listed.len()));
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use espalier_sandbox::{Limits, Outcome, Repl, ReplOptions};
+use espalier_sandbox::{Context, Limits, Outcome, Repl, ReplOptions, Value};
 
 use crate::{ENDLESS, out, raised, run, tight, with};
 
@@ -91,6 +91,15 @@ async fn a_million_items_do_not_fit_two_megabytes() {
     let mut repl = with(ReplOptions { limits, ..ReplOptions::default() }).await;
     let execution = run(&mut repl, "x = [str(i) for i in range(1000000)]").await;
     assert_eq!(execution.outcome, Outcome::MemoryExceeded, "{}", execution.stderr.text);
+}
+
+#[tokio::test]
+async fn a_context_bound_later_takes_nothing_from_the_blocks() {
+    let limits = Limits { memory_bytes: 24 << 20, block: Duration::from_secs(30), ..Limits::default() };
+    let mut repl = with(ReplOptions { limits, ..ReplOptions::default() }).await;
+    run(&mut repl, "").await;
+    repl.bind_context(Context::new(Value::from("x".repeat(20 << 20)))).await.expect("the context fits");
+    assert_eq!(out(&mut repl, "print(len(context), len(bytearray(10 << 20)))").await, "20971520 10485760\n");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod limits;
 mod machine;
 mod snapshots;
 mod state;
+mod stdlib;
 
 use std::sync::Arc;
 use std::time::Duration;
