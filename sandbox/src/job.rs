@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use espalier_sandbox_protocol::{Decode, Reply, abi};
+use espalier_sandbox_protocol::{BlockEnd, Decode, Encode, ExecuteReply, ExecuteRequest, Reply, Request, abi};
 use tokio::sync::mpsc::UnboundedSender;
 use wasmtime::Trap;
 
@@ -82,6 +82,8 @@ pub(crate) struct Job {
     pub(crate) gone: Arc<AtomicBool>,
     pub(crate) spent: Arc<AtomicU64>,
     pub(crate) deterministic: bool,
+    /// A guest that had to be stopped.
+    pub(crate) stopped: Option<Box<Live>>,
 }
 
 /// The way back, locked.
@@ -100,6 +102,8 @@ impl Job {
     pub(crate) async fn run(mut self, events: UnboundedSender<Event<Box<Finished>>>) {
         let finished = self.perform(&events).await;
         let _ = events.send(Event::Done(Box::new(finished)));
+        // Nobody waits while a stopped guest is taken apart, which takes long where it wrote much.
+        self.stopped = None;
     }
 
     async fn perform(&mut self, events: &UnboundedSender<Event<Box<Finished>>>) -> Finished {
@@ -152,31 +156,56 @@ impl Job {
         let nanoseconds = live.state().run.used();
         let mut run = live.finish();
         let refused = live.state().limiter.refused;
+        run.memory_seen |= refused;
         let cpu = Duration::from_nanos(nanoseconds);
-        let (live, ended) = match served {
-            Ok(reply) if self.stays_full(&live, &reply) => (None, Ended::Stopped(Stop::Memory)),
-            Ok(reply) => match self.commit(&mut live, request, &reply, &mut run, refused, nanoseconds) {
-                Ok(()) => (Some(live), Ended::Replied(reply)),
+        let probed = match &served {
+            Ok(reply) => self.probe(&mut live, reply).await,
+            Err(error) => Err(why(error, &run, refused)),
+        };
+        let ended = match (served, probed) {
+            (Ok(reply), Ok(probe)) => match self.commit(&mut live, request, &reply, probe, &mut run, nanoseconds) {
+                Ok(()) => {
+                    return Finished { live: Some(live), ended: Ended::Replied(reply), run, cpu, refused };
+                }
                 Err(reason) => {
                     self.lose(&reason);
-                    (None, Ended::Lost(reason))
+                    Ended::Lost(reason)
                 }
             },
-            Err(error) => (None, Ended::Stopped(why(&error, &run, refused))),
+            (Err(error), Ok(_)) => Ended::Stopped(Stop::Fault(format!("{error:#}"))),
+            (_, Err(stop)) => Ended::Stopped(stop),
         };
-        Finished { live, ended, run, cpu, refused }
+        self.stopped = Some(live);
+        Finished { live: None, ended, run, cpu, refused }
     }
 
-    /// Whether a block left the heap so full that not even an empty next one could run.
-    fn stays_full(&self, live: &Live, reply: &[u8]) -> bool {
-        // Linear memory never shrinks, so this says cheaply that the heap never was.
+    /// Whether an empty block can follow one that answered `reply`, shown by running one where the heap is or was
+    /// full: what is free may be in pieces that are too small. Answers what the way back must repeat.
+    async fn probe(&self, live: &mut Live, reply: &[u8]) -> Result<Option<Entry>, Stop> {
+        // Linear memory never shrinks, so this says cheaply that the heap never was full.
         if (live.size() as u64) < self.soft_memory {
-            return false;
+            return Ok(None);
         }
-        match Reply::from_bytes(reply) {
-            Ok(Reply::Executed(reply)) => reply.heap_bytes.saturating_add(ROOM) > self.soft_memory,
-            _ => false,
+        let Ok(Reply::Executed(reply)) = Reply::from_bytes(reply) else { return Ok(None) };
+        if reply.heap_bytes.saturating_add(ROOM) > self.soft_memory {
+            return Err(Stop::Memory);
         }
+        let empty = ExecuteRequest { code: String::new(), block: 0, echo: false, max_host_calls: 0 };
+        let request = Request::Execute(empty).to_bytes();
+        let served = live.serve(&request, self.apart(&self.limits, Link::None)).await;
+        let run = live.finish();
+        match served.map(|reply| (Reply::from_bytes(&reply), journal::hash(&reply))) {
+            Ok((Ok(Reply::Executed(ExecuteReply { end: BlockEnd::Completed, .. })), reply)) => {
+                Ok(Some(Entry { request, record: run.record, reply, context_bytes: self.context_bytes }))
+            }
+            _ => Err(Stop::Memory),
+        }
+    }
+
+    /// Bookkeeping of a request that nobody outside asked for.
+    fn apart(&self, limits: &Limits, link: Link) -> Run {
+        let (meter, spent, gone) = (Arc::clone(&self.meter), Arc::clone(&self.spent), Arc::clone(&self.gone));
+        Run::new(meter, limits, link, spent, gone, self.deterministic)
     }
 
     /// The state cannot be reached any more, unless this operation was given up: then it may only have been stopped.
@@ -193,15 +222,15 @@ impl Job {
         live: &mut Live,
         request: Vec<u8>,
         reply: &[u8],
+        probe: Option<Entry>,
         run: &mut Run,
-        refused: bool,
         nanoseconds: u64,
     ) -> Result<(), String> {
         let mut back = lock(&self.back);
         if back.generation != self.generation {
             return Ok(());
         }
-        let uncertain = run.interrupt.is_some() || run.memory_seen || refused || run.record.overflowed();
+        let uncertain = run.interrupt.is_some() || run.memory_seen || run.record.overflowed();
         if uncertain || back.is_full(request.len(), nanoseconds) {
             drop(back);
             return self.checkpoint(live);
@@ -209,6 +238,9 @@ impl Job {
         let record = std::mem::take(&mut run.record);
         let entry = Entry { request, record, reply: journal::hash(reply), context_bytes: self.context_bytes };
         back.push(entry, nanoseconds);
+        if let Some(probe) = probe {
+            back.push(probe, 0);
+        }
         Ok(())
     }
 
@@ -251,15 +283,10 @@ impl Job {
         for entry in entries {
             live.state().limiter.limit = memory_limit(&self.core, &self.limits, entry.context_bytes);
             let link = Link::Replay { entry: Arc::clone(&entry), replies: 0, clocks: 0 };
-            let run = Run::new(
-                Arc::clone(&self.meter),
-                &budget,
-                link,
-                Arc::clone(&self.spent),
-                Arc::clone(&self.gone),
-                self.deterministic,
-            );
-            let reply = live.serve(&entry.request, run).await.map_err(|error| failed(&format!("{error:#}")))?;
+            let reply = live
+                .serve(&entry.request, self.apart(&budget, link))
+                .await
+                .map_err(|error| failed(&format!("{error:#}")))?;
             live.finish();
             if journal::hash(&reply) != entry.reply {
                 return Err(failed(&"a request had another answer the second time"));

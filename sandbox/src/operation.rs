@@ -75,6 +75,7 @@ impl Operation<'_> {
             gone: Arc::clone(&gone),
             spent: Arc::clone(self.spent),
             deterministic: self.deterministic,
+            stopped: None,
         };
         let mut job = Box::pin(job.run(events));
         let given_up = Arc::clone(&gone);

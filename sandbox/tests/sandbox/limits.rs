@@ -167,3 +167,19 @@ async fn every_limit_is_finite_by_default() {
     assert!(limits.output_bytes < 1 << 30 && limits.value_bytes < 1 << 30);
     assert!(limits.recursion < u32::MAX && limits.calls_per_block < u32::MAX && limits.calls_total < u64::MAX);
 }
+
+#[tokio::test]
+async fn an_empty_block_runs_where_only_small_pieces_are_free() {
+    let limits = Limits { memory_bytes: 128 << 20, ..tight() };
+    let mut repl = with(ReplOptions { limits, ..ReplOptions::default() }).await;
+    for code in ["x = []\nwhile True:\n    x.append('y' * 1000)", "x = [[]]\nwhile True:\n    x.append(x * 2)"] {
+        let execution = run(&mut repl, code).await;
+        assert!(!matches!(execution.outcome, Outcome::Completed), "{code}: {:?}", execution.outcome);
+        assert_eq!(run(&mut repl, "").await.outcome, Outcome::Completed, "after {code}");
+        out(&mut repl, "z = 1\ntry:\n    del x\nexcept NameError:\n    pass").await;
+    }
+    // What was shown to run is part of the way back, too.
+    let killed = run(&mut repl, ENDLESS).await;
+    assert!(killed.rolled_back, "{:?}", killed.outcome);
+    assert_eq!(out(&mut repl, "print(z)").await, "1\n");
+}
