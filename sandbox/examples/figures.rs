@@ -115,7 +115,7 @@ async fn idle(sandbox: &Sandbox, code: &str) -> Result<(), Box<dyn Error>> {
         each(before.1, after.1),
         maps as f64 / f64::from(count)
     );
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
     let after = memory()?;
     println!(
         "repl_idle, for a while: {:.3} MB anonymous, {:.3} MB page tables",

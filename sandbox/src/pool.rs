@@ -27,8 +27,9 @@ const SHORT_SLICES: u64 = 2;
 /// Every so many picks, a hog goes before the short ones.
 const HOG_TURN: u32 = 8;
 
-/// How long a guest rests before its memory is looked at.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How long a guest rests before its memory is looked at: longer than most answers of a model take, since the next
+/// block pays for it with faults.
+const PAUSE: Duration = Duration::from_secs(5);
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 

@@ -135,7 +135,7 @@ async fn hooks_that_run_outside_blocks_are_limited_too() {
     let code = "class Slow:\n    def __repr__(self):\n        while True: pass\nslow = Slow()";
     out(&mut repl, code).await;
     let read = repl.get("slow").await;
-    assert!(!matches!(read, Ok(espalier_sandbox::Value::Str(_))), "{read:?}");
+    assert!(!matches!(read, Ok(Value::Str(_))), "{read:?}");
     assert_eq!(out(&mut repl, "print(kept)").await, "[1]\n");
 }
 

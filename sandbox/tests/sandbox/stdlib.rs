@@ -7,7 +7,7 @@ use espalier_sandbox::{Limits, ReplOptions};
 use crate::{run, with};
 
 async fn check(examples: &str) {
-    let limits = Limits { block: std::time::Duration::from_secs(60), ..Limits::default() };
+    let limits = Limits { block: std::time::Duration::from_mins(1), ..Limits::default() };
     let mut wrong = Vec::new();
     let mut count = 0;
     for example in examples.split("\n### ").skip(1) {
