@@ -108,9 +108,9 @@ impl Default for ReplOptions {
 }
 
 impl ReplOptions {
-    /// What the guest is told: its heap may grow beyond the `heap` bytes it has after boot. The soft limit keeps a distance
-    /// from the hard one, so that a block usually sees `MemoryError` before its memory cannot grow any more; the guest
-    /// raises it by three times the size of each context that is bound.
+    /// What the guest is told: its heap may grow beyond the `heap` bytes it has after boot. The soft limit keeps a
+    /// distance from the hard one, so that a block usually sees `MemoryError` before its memory cannot grow any more;
+    /// the guest raises it by three times the size of each context that is bound.
     pub(crate) fn config(&self, heap: u64) -> ReplConfig {
         let beyond = self.limits.memory_bytes - self.limits.memory_bytes / 8;
         let mut config = ReplConfig {
