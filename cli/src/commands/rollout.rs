@@ -82,7 +82,9 @@ fn engine_spec(arguments: &RolloutArguments) -> Result<EngineSpec, Failure> {
         got: error.to_string(),
     })?;
     let (kind, options): (&str, Map<String, Value>) = match arguments.model.split_once('#') {
-        Some((url, model)) => ("openai", Map::from_iter([("base_url".into(), json!(url)), ("model".into(), json!(model))])),
+        Some((url, model)) => {
+            ("openai", Map::from_iter([("base_url".into(), json!(url)), ("model".into(), json!(model))]))
+        }
         None => ("local", Map::from_iter([("model".into(), json!(arguments.model))])),
     };
     Ok(EngineSpec { name: "model".to_owned(), kind: kind.to_owned(), options, sampling })
