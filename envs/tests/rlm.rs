@@ -289,7 +289,9 @@ else:
 try:
     llm_query_batched('abc')
 except TypeError as error:
-    assert 'must be a list, got str' in str(error), error
+    assert 'expects a list of prompts' in str(error), error
+else:
+    raise AssertionError('no error')
 try:
     llm_query('a', nodel='b')
 except TypeError as error:
