@@ -40,37 +40,60 @@ async fn fresh(sandbox: &Sandbox, policy: Policy) -> Repl {
     sandbox.repl(options).await.expect("a fresh REPL")
 }
 
-async fn assert_alive(repl: &mut Repl, place: &str) {
-    let empty = repl.execute("").await.unwrap_or_else(|error| panic!("{place}: an empty block failed: {error}"));
-    assert_eq!(empty.outcome, Outcome::Completed, "{place}: an empty next block must complete; {}", empty.stderr.text);
-    let scaffold = repl
-        .execute("espalier_probe = context\nprint(len(espalier_probe), SHOW_VARS() is not None)\nFINAL_VAR('espalier_probe')")
-        .await
-        .unwrap_or_else(|error| panic!("{place}: the scaffold failed: {error}"));
-    assert_eq!(scaffold.outcome, Outcome::Completed, "{place}: scaffold: {}", scaffold.stderr.text);
-    assert_eq!(scaffold.stdout.text, format!("{} True\n", CANARY.len()), "{place}");
-    let answer = scaffold.final_answer.unwrap_or_else(|| panic!("{place}: no final answer"));
-    assert_eq!(answer.text, CANARY, "{place}: `context` must be the host's");
+/// What is wrong with a REPL after a block, if anything. The probe leans on nothing that a block may make its own:
+/// `print` and `len` are the model's to shadow, the scaffold's names are not.
+async fn ailment(repl: &mut Repl) -> Option<String> {
+    match repl.execute("").await {
+        Err(error) => return Some(format!("an empty block failed: {error}")),
+        Ok(empty) if empty.outcome != Outcome::Completed => {
+            return Some(format!("an empty block ended as {:?}: {}", empty.outcome, empty.stderr.text));
+        }
+        Ok(_) => {}
+    }
+    let probe = "espalier_probe = context\nespalier_shown = SHOW_VARS() is not None\nFINAL_VAR('espalier_probe')";
+    match repl.execute(probe).await {
+        Err(error) => Some(format!("the scaffold failed: {error}")),
+        Ok(scaffold) if scaffold.outcome != Outcome::Completed => {
+            Some(format!("the scaffold ended as {:?}: {}", scaffold.outcome, scaffold.stderr.text))
+        }
+        Ok(scaffold) => match scaffold.final_answer {
+            Some(answer) if answer.text == CANARY => None,
+            other => Some(format!("`context` must be the host's, FINAL_VAR gave {other:?}")),
+        },
+    }
 }
 
-async fn attack(sandbox: &Sandbox, file: &Path, policy: Policy) {
+/// Runs a file's blocks; what went wrong.
+async fn attack(sandbox: &Sandbox, file: &Path, policy: Policy) -> Vec<String> {
     let text = std::fs::read_to_string(file).expect("a readable file of the corpus");
     let name = file.file_name().expect("a file").to_string_lossy().into_owned();
     let mut repl = fresh(sandbox, policy).await;
+    let mut wrong = Vec::new();
     for (index, block) in text.split("# ---\n").enumerate() {
         let place = format!("{name}, block {} ({policy:?})", index + 1);
-        let execution = repl.execute(block).await.unwrap_or_else(|error| panic!("{place}: the REPL died: {error}"));
+        let execution = match repl.execute(block).await {
+            Ok(execution) => execution,
+            Err(error) => {
+                wrong.push(format!("{place}: the REPL died: {error}"));
+                return wrong;
+            }
+        };
         let said = format!("{}{}", execution.stdout.text, execution.stderr.text);
         // The marker as a line of output, not as the source line that a traceback quotes.
-        assert!(
-            !said.lines().any(|line| line.starts_with("ESCAPED")),
-            "{place} escaped: {}",
-            said.chars().take(2000).collect::<String>()
-        );
-        assert!(!matches!(execution.outcome, Outcome::HostError { .. }), "{place}: {:?}", execution.outcome);
-        assert!(execution.stdout.text.len() <= limits().output_bytes + 200, "{place}: too much output kept");
-        assert_alive(&mut repl, &place).await;
+        if said.lines().any(|line| line.starts_with("ESCAPED")) {
+            wrong.push(format!("{place} escaped: {}", said.chars().take(2000).collect::<String>()));
+        }
+        if matches!(execution.outcome, Outcome::HostError { .. }) {
+            wrong.push(format!("{place}: {:?}", execution.outcome));
+        }
+        if execution.stdout.text.len() > limits().output_bytes + 200 {
+            wrong.push(format!("{place}: {} bytes of output kept", execution.stdout.text.len()));
+        }
+        if let Some(ailment) = ailment(&mut repl).await {
+            wrong.push(format!("{place}: {ailment}"));
+        }
     }
+    wrong
 }
 
 async fn run(policy: Policy) {
@@ -86,9 +109,11 @@ async fn run(policy: Policy) {
         names
     };
     let before = listing(&here);
+    let mut wrong = Vec::new();
     for path in corpus() {
-        attack(&sandbox, &path, policy).await;
+        wrong.extend(attack(&sandbox, &path, policy).await);
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(std::fs::read_to_string(&file).expect("the canary file"), CANARY);
     assert_eq!(listing(&here), before, "no file was made or removed");
 }
