@@ -26,7 +26,7 @@ libtorch:
 
 .PHONY: build
 build: libtorch ## Build the command
-	@cargo build --locked --package espalier
+	@cargo build --locked --workspace --bins
 
 .PHONY: model
 model: build
