@@ -75,7 +75,6 @@ async fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "errors go to stderr")]
 fn report(failure: &Failure) -> ExitCode {
     anstream::eprintln!("{}: {failure}", "error".red().bold());
     if let Some(hint) = failure.hint() {

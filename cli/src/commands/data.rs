@@ -19,7 +19,6 @@ pub(crate) fn run(command: DataCommand) -> Result<(), Failure> {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "this is the command's output")]
 fn list(json: bool) -> Result<(), Failure> {
     let registry = Registry::standard();
     let mut entries: Vec<(&str, String, String)> = Vec::new();
@@ -39,7 +38,6 @@ fn list(json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "this is the command's output")]
 fn describe(id: &str) -> Result<(), Failure> {
     let spec: EnvSpec = Registry::standard().spec(id).map_err(|error| Failure::Usage {
         what: "the environment".to_owned(),
@@ -58,7 +56,6 @@ fn describe(id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "this is the command's output")]
 fn show(name: &str, params: &[String], format: Option<String>, limit: Option<u64>) -> Result<(), Failure> {
     let params = settings::table_of("`--param`", params)?;
     let generated = !Path::new(name).exists() && Builtin.names().iter().any(|builtin| builtin == name);

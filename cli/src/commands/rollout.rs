@@ -17,7 +17,6 @@ use crate::engines::Engines;
 use crate::failure::Failure;
 use crate::settings;
 
-#[expect(clippy::print_stdout, reason = "this is the command's output")]
 pub(crate) async fn run(arguments: RolloutArguments) -> Result<(), Failure> {
     let mut row = EnvRow::ask(arguments.prompt.clone());
     if let Some(truth) = &arguments.truth {

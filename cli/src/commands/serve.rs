@@ -11,7 +11,6 @@ use crate::engines::precision;
 use crate::failure::Failure;
 use crate::settings::model_folder;
 
-#[expect(clippy::print_stderr, reason = "where it listens is said on stderr")]
 pub(crate) async fn run(command: ServeCommand) -> Result<(), Failure> {
     let ServeCommand::Openai { model, listen, kv_cache_mb, precision: kept } = command;
     let options = EngineOptions {

@@ -10,7 +10,6 @@ use espalier_inference::Tokenizer;
 use crate::arguments::TrajectoriesCommand;
 use crate::failure::Failure;
 
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the command's output")]
 pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
     let TrajectoriesCommand::Show { path, tree, id, mask, lines, json } = command;
     let mut trees: Vec<(PathBuf, Tree)> = Vec::new();
@@ -85,7 +84,6 @@ pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "this is the command's output")]
 fn show_masks(tree: &Tree, folder: &Path, view: ViewOptions) -> Result<(), Failure> {
     let tokenizer = Tokenizer::from_dir(folder)
         .map_err(|error| Failure::Input { file: folder.display().to_string(), reason: error.to_string() })?;

@@ -37,7 +37,6 @@ pub(crate) async fn run(arguments: EvalArguments) -> Result<(), Failure> {
     }
 }
 
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the command's output")]
 async fn evaluate(file: &Path, arguments: &EvalArguments) -> Result<(), Failure> {
     let mut table = settings::read_toml(file)?;
     settings::apply("an override", &mut table, &arguments.overrides)?;
@@ -89,7 +88,6 @@ async fn evaluate(file: &Path, arguments: &EvalArguments) -> Result<(), Failure>
 }
 
 /// The first Ctrl-C ends what runs and keeps what ended; the second leaves at once.
-#[expect(clippy::print_stderr, reason = "said while the command runs")]
 pub(crate) async fn stop_on_interrupt(cancel: CancellationToken) {
     if tokio::signal::ctrl_c().await.is_err() {
         return;
@@ -116,7 +114,6 @@ pub(crate) fn failure(error: SuiteError) -> Failure {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "this is the command's output")]
 fn compare_runs(a: &Path, b: &Path, json: bool) -> Result<(), Failure> {
     let read = |path: &Path| SuiteResult::from_path(path).map_err(failure);
     let comparisons = compare(&read(a)?, &read(b)?)

@@ -10,7 +10,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::mpsc;
 
 /// Shows events until the suite is over.
-#[expect(clippy::print_stderr, reason = "progress goes to stderr")]
 pub(super) async fn show(mut events: mpsc::Receiver<SuiteEvent>) {
     let terminal = std::io::stderr().is_terminal();
     let mut bar = ProgressBar::hidden();

@@ -52,7 +52,6 @@ impl Validator for MultiLine {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "this is the command's output")]
 pub(super) async fn run(sandbox: &Sandbox, options: ReplOptions) -> Result<(), Failure> {
     let internal = |error: ReadlineError| Failure::Internal(format!("the terminal: {error}"));
     let mut editor: Editor<MultiLine, FileHistory> =
@@ -102,7 +101,6 @@ struct Session<'a> {
     current: usize,
 }
 
-#[expect(clippy::print_stdout, reason = "this is the command's output")]
 impl Session<'_> {
     async fn execute(&mut self, code: &str) {
         let interrupted = tokio::signal::ctrl_c();
@@ -182,7 +180,6 @@ impl Session<'_> {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "this is the command's output")]
 fn show(execution: &Execution) {
     anstream::print!("{}", execution.stdout.text);
     if !execution.stdout.text.is_empty() && !execution.stdout.text.ends_with('\n') {
@@ -206,7 +203,6 @@ fn show(execution: &Execution) {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "complaints go to stderr")]
 fn complain(text: &str) {
     anstream::eprintln!("{}", text.yellow());
 }
