@@ -38,6 +38,7 @@ pub fn open(path: &Path) -> Result<Columns, DataError> {
 }
 
 impl Columns {
+    #[expect(clippy::type_complexity, reason = "a record that may be absent, with its place")]
     fn next_record(&mut self) -> Result<Option<(Place, Map<String, Value>)>, DataError> {
         while self.batch.as_ref().is_none_or(|batch| self.at >= batch.num_rows()) {
             self.at = 0;

@@ -64,6 +64,7 @@ impl<R: BufRead> Items<R> {
         }
     }
 
+    #[expect(clippy::type_complexity, reason = "a record that may be absent, with its place")]
     fn next_record(&mut self) -> Result<Option<(Place, Map<String, Value>)>, DataError> {
         loop {
             let next = self.peek()?;

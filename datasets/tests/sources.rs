@@ -26,7 +26,7 @@ fn rows(source: &Source) -> Vec<Row> {
 fn error(path: &Path) -> String {
     let error = match Source::file(path).rows(&NoBuiltins) {
         Err(error) => error,
-        Ok(rows) => rows.filter_map(Result::err).next().unwrap(),
+        Ok(mut rows) => rows.find_map(Result::err).unwrap(),
     };
     error.to_string().replace(&format!("{}/", path.parent().unwrap().display()), "")
 }

@@ -11,16 +11,13 @@ pub fn read<T: DeserializeOwned>(env: &str, params: &Map<String, Value>) -> Resu
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let reason = error.into_inner().to_string();
-        let (key, reason) = match unknown_field(&reason) {
-            Some((field, valid)) => {
-                let parent = path.strip_suffix(field).unwrap_or(&path).trim_end_matches('.');
-                let key = if parent.is_empty() { field.to_owned() } else { format!("{parent}.{field}") };
-                (key, format!("is no parameter; {}", hint(field, valid.iter().copied())))
-            }
-            None => {
-                let key = if path == "." { "parameters".to_owned() } else { path };
-                (key, format!("is wrong: {reason}"))
-            }
+        let (key, reason) = if let Some((field, valid)) = unknown_field(&reason) {
+            let parent = path.strip_suffix(field).unwrap_or(&path).trim_end_matches('.');
+            let key = if parent.is_empty() { field.to_owned() } else { format!("{parent}.{field}") };
+            (key, format!("is no parameter; {}", hint(field, valid.iter().copied())))
+        } else {
+            let key = if path == "." { "parameters".to_owned() } else { path };
+            (key, format!("is wrong: {reason}"))
         };
         EnvError::Invalid { env: env.to_owned(), key, reason }
     })

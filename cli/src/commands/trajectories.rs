@@ -68,7 +68,7 @@ pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
     for (_, tree) in &trees {
         let root = &tree.root;
         let calls: usize = tree.nodes().map(|node| node.calls.len()).sum();
-        let tokens: u64 = tree.nodes().map(|node| u64::from(node.usage.sampled_tokens)).sum();
+        let tokens: u64 = tree.nodes().map(|node| node.usage.sampled_tokens).sum();
         anstream::println!(
             "{:width$}  {:>7.3}  {:16}  {:>5}  {:>8}  {:>8}  {:>9}  {:>6.1} s",
             root.rollout_id,

@@ -165,27 +165,26 @@ impl Episode {
         let original = self.params.original();
         let mut note = None;
         let from_code = execution.and_then(|execution| execution.final_answer.clone());
-        let answer = match from_code.filter(|answer| !original || !answer.text.is_empty()) {
-            Some(answer) => Some(answer),
-            None => {
-                let mut answer = None;
-                if let Some(name) = &reading.name {
-                    match self.variable(name).await? {
-                        Ok(found) if original => {
-                            let text = found.text.trim().to_owned();
-                            answer = (!text.is_empty()).then(|| row::text_answer(text));
-                        }
-                        Ok(found) => answer = Some(found),
-                        Err(reason) => note = Some(reason),
+        let answer = if let Some(answer) = from_code.filter(|answer| !original || !answer.text.is_empty()) {
+            Some(answer)
+        } else {
+            let mut answer = None;
+            if let Some(name) = &reading.name {
+                match self.variable(name).await? {
+                    Ok(found) if original => {
+                        let text = found.text.trim().to_owned();
+                        answer = (!text.is_empty()).then(|| row::text_answer(text));
                     }
+                    Ok(found) => answer = Some(found),
+                    Err(reason) => note = Some(reason),
                 }
-                if answer.is_none()
-                    && let Some(text) = &reading.text
-                {
-                    answer = Some(if original { row::text_answer(text.clone()) } else { parsed_answer(text) });
-                }
-                answer
             }
+            if answer.is_none()
+                && let Some(text) = &reading.text
+            {
+                answer = Some(if original { row::text_answer(text.clone()) } else { parsed_answer(text) });
+            }
+            answer
         };
         // Under compat an answer is text, whatever it was.
         Ok((answer.map(|answer| if original { row::text_answer(answer.text) } else { answer }), note))

@@ -148,12 +148,11 @@ pub fn read(text: &str, fences: &Fences) -> Reading {
                 prose.clear();
             }
             thought = true;
-            match close {
-                Some(close) => start += close,
-                None => {
-                    thinking = true;
-                    break;
-                }
+            if let Some(close) = close {
+                start += close;
+            } else {
+                thinking = true;
+                break;
             }
         }
         if thinking {

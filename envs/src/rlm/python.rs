@@ -141,12 +141,11 @@ fn write_json(value: &Value, out: &mut String) {
     match value {
         Value::None => out.push_str("null"),
         Value::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
-        Value::Int(_) | Value::BigInt(_) => write_repr(value, out),
         Value::Float(number) if number.is_nan() => out.push_str("NaN"),
         Value::Float(number) if number.is_infinite() => {
             out.push_str(if *number > 0.0 { "Infinity" } else { "-Infinity" });
         }
-        Value::Float(_) => write_repr(value, out),
+        Value::Int(_) | Value::BigInt(_) | Value::Float(_) => write_repr(value, out),
         Value::Str(text) => write_json_text(text, out),
         Value::List(items) | Value::Tuple(items) => {
             out.push('[');

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// A context whose services are the given ones.
-pub fn context(services: Arc<dyn Services>, max_turns: u32) -> EnvContext {
+pub(crate) fn context(services: Arc<dyn Services>, max_turns: u32) -> EnvContext {
     EnvContext {
         services,
         seed: 7,
-        deadline: Instant::now() + Duration::from_secs(600),
+        deadline: Instant::now() + Duration::from_mins(10),
         cancel: CancellationToken::new(),
         max_turns,
         depth: 0,
@@ -21,11 +21,11 @@ pub fn context(services: Arc<dyn Services>, max_turns: u32) -> EnvContext {
 }
 
 /// A context without services.
-pub fn alone(max_turns: u32) -> EnvContext {
+pub(crate) fn alone(max_turns: u32) -> EnvContext {
     context(Arc::new(NoServices), max_turns)
 }
 
 /// A complete response.
-pub fn says(text: &str) -> Action {
+pub(crate) fn says(text: &str) -> Action {
     Action { text: text.to_owned(), tokens: Vec::new(), stop: StopReason::EndOfTurn }
 }

@@ -19,7 +19,7 @@ async fn halving_finds_the_number() {
     let context = EnvContext {
         services: Arc::new(NoServices),
         seed: 1234,
-        deadline: Instant::now() + Duration::from_secs(60),
+        deadline: Instant::now() + Duration::from_mins(1),
         cancel: CancellationToken::new(),
         max_turns: 10,
         depth: 0,
@@ -27,7 +27,7 @@ async fn halving_finds_the_number() {
     env.init(vec![], context).await.unwrap();
     let (mut low, mut high) = (1, 64);
     loop {
-        let guess = (low + high) / 2;
+        let guess = i32::midpoint(low, high);
         let action = Action { text: format!("I say {guess}"), tokens: vec![], stop: StopReason::EndOfTurn };
         let step = env.step(action).await.unwrap();
         if step.terminated {

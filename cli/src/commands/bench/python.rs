@@ -21,7 +21,7 @@ const PROGRAMS: [(&str, &str); 8] = [
 /// The geometric mean over the programs of (time here / time in `python3`), each the median of `rounds`, both CPU
 /// time, taken in turns so that a noisy neighbour meets both.
 pub(super) async fn slowdown(sandbox: &Sandbox, rounds: usize) -> Result<f64, Failure> {
-    let limits = Limits { block: Duration::from_secs(120), memory_bytes: 1 << 30, ..Limits::default() };
+    let limits = Limits { block: Duration::from_mins(2), memory_bytes: 1 << 30, ..Limits::default() };
     let mut logarithms = Vec::new();
     for (name, program) in PROGRAMS {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());

@@ -86,7 +86,7 @@ fn text(bytes: usize) -> String {
 struct Echo;
 
 impl EnvSource for Echo {
-    fn env_id(&self) -> &str {
+    fn env_id(&self) -> &'static str {
         "bench"
     }
 
