@@ -27,12 +27,11 @@ if [ -z "$deny" ]; then
   deny=$tools/bin/cargo-deny
   version=0.20.2
   if ! "$deny" --version 2>/dev/null | grep -qF "$version"; then
-    CARGO_TARGET_DIR=$tools/target cargo install --quiet --locked --root "$tools" "cargo-deny@$version"
+    cargo install --quiet --locked --root "$tools" --target-dir "$tools/target" "cargo-deny@$version"
     rm -rf "$tools/target"
   fi
 fi
 "$deny" --log-level error check bans licenses sources
-"$deny" --log-level error --manifest-path sandbox/guest/Cargo.toml check bans licenses sources
 # The advisory database is a git repository; where it cannot be fetched, what is at hand is used.
 if [ -d "${CARGO_HOME:-$HOME/.cargo}/advisory-dbs" ]; then
   "$deny" --log-level error check --disable-fetch advisories

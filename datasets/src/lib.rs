@@ -6,7 +6,7 @@
 //! | [`source`] | [`source::Source`], where rows come from: files or a generated set; limit, order, split |
 //! | [`error`] | [`error::DataError`], which names file, row and column |
 //! | [`lines`], [`json`], [`table`], [`columnar`] | JSONL, JSON, CSV and Parquet |
-//! | [`format`] | raw records of published sets as rows |
+//! | [`mod@format`] | raw records of published sets as rows |
 //! | [`order`] | seeded shuffle within bounded memory, stable splits |
 //!
 //! Invariants: rows are read one at a time, and memory is bounded by the largest row (and the shuffle buffer), not by

@@ -2,7 +2,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`env`] | [`env::Env`], what every environment implements, and what it is given |
+//! | [`mod@env`] | [`env::Env`], what every environment implements, and what it is given |
 //! | [`services`] | what an environment may ask of the rollout that plays it: sub-calls, children, budget |
 //! | [`registry`] | environments by id, with typed parameters: [`make`], [`registry::EnvKind`] |
 //! | [`row`] | [`row::EnvRow`], one row of a data set as environments read it |
