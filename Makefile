@@ -38,19 +38,15 @@ demo: setup ## Set up, then the main job: a model works in REPLs, alone and with
 	@$(ESPALIER) trajectories show $(OUT) --tree
 
 .PHONY: test
-test: setup python ## Set up what tests need, and run them all
-	@ESPALIER_PYTHON="$(ESPALIER_CACHE)/python/bin/python" cargo test --locked --workspace
-
-.PHONY: python
-python:
-	@scripts/setup-python.sh
+test: setup ## Set up what tests need, and run them all
+	@cargo test --locked --workspace
 
 .PHONY: check
 check: libtorch ## Formatting, lints, docs, licences, the build without libtorch
 	@scripts/check.sh
 
 .PHONY: bench
-bench: setup python ## Measure this machine, side by side with peers; raw output goes to benches/results/
+bench: setup ## Measure this machine, side by side with peers; raw output goes to benches/results/
 	@benches/run.sh
 
 .PHONY: soak
