@@ -22,10 +22,16 @@ for subject in sandbox rollout engine; do
   { machine; "$espalier" bench "$subject" --json || true; } | tee "$out"
 done
 
-peers=$cache/python-peers
+peers=$cache/python-peers-$(sha256sum < scripts/peers-requirements.txt | cut -c1-12)
 if [ ! -e "$peers/ready" ]; then
   python3 -m venv "$peers"
-  "$peers/bin/python" -m pip install --quiet -r scripts/peers-requirements.txt
+  "$peers/bin/python" -m pip install --quiet --disable-pip-version-check -r scripts/peers-requirements.txt
   touch "$peers/ready"
 fi
 { machine; "$peers/bin/python" benches/sandbox_peers.py "$espalier"; } | tee "benches/results/$day-sandbox-peers.txt"
+
+# OpenMP threads that spin between steps would take the core from the other side.
+export OMP_WAIT_POLICY=PASSIVE
+python=$(scripts/setup-engine-peer.sh)
+model=${ESPALIER_MODELS:-$cache/models}/smollm2-135m-instruct
+{ machine; "$python" benches/engine_peer.py "$espalier" "$model"; } | tee "benches/results/$day-engine-peers.txt"

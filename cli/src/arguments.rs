@@ -1,8 +1,20 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The variables that the command reads, for `--help`.
+const ENVIRONMENT: &str = "\
+Environment:
+  ESPALIER_CACHE   models, the compiled interpreter; default `espalier` in $XDG_CACHE_HOME or ~/.cache
+  ESPALIER_MODELS  where models are looked for by name; default `models` in the cache
+  ESPALIER_LOG     log filter, such as `debug`; default `warn`
+  NO_COLOR         no colours
+  OMP_WAIT_POLICY  what idle threads of the local engine do; PASSIVE where it is not set
+  An endpoint's key comes from the variable that `api_key_env` names, OpenRouter's by default from
+  OPENROUTER_API_KEY.";
 
 /// A gym and trainer for language models that write Python, inspect contexts too long to read, and call themselves.
 #[derive(Debug, Parser)]
@@ -10,10 +22,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 done, 1 a check or figure failed, 2 wrong arguments or configuration, 3 wrong input \
-                  data, 4 an engine failed, 5 the sandbox failed, 130 stopped by Ctrl-C (what ended is kept).\n\n\
-                  Environment: ESPALIER_CACHE (models, compiled interpreter; default ~/.cache/espalier), \
-                  ESPALIER_LOG (log filter, such as `debug`), NO_COLOR."
+    after_help = format!("{}\n\n{ENVIRONMENT}", crate::failure::EXIT_CODES)
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -95,7 +104,8 @@ pub(crate) struct LimitArguments {
     /// Time a block may wait for calls, seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     pub(crate) wait_timeout: f64,
-    /// Memory, MiB, beyond the interpreter's own (three times the contexts is added).
+    /// Memory, MiB, beyond the interpreter's own (three times the contexts is added); one allocation takes at most an
+    /// eighth of it (twice the contexts is added).
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub(crate) memory: u64,
     /// Output kept per stream and block, bytes.
@@ -160,7 +170,7 @@ pub(crate) struct EvalArguments {
     /// Where results and trajectories go; `runs/NAME` of the suite by default.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Go on with what an earlier run left there.
+    /// Go on with what an earlier run left there; rollouts that failed (engine, environment) are played again.
     #[arg(long)]
     pub(crate) resume: bool,
     /// The results as one JSON object on stdout instead of tables.
@@ -191,16 +201,18 @@ pub(crate) enum EvalCommand {
 pub(crate) struct RolloutArguments {
     /// The question.
     pub(crate) prompt: String,
-    /// The model: a folder for the local engine, or `URL#MODEL` for an OpenAI-compatible endpoint.
+    /// The model: a folder for the local engine or its name in `$ESPALIER_MODELS`, or `URL#MODEL` for an
+    /// OpenAI-compatible endpoint.
     #[arg(long, value_name = "MODEL")]
-    pub(crate) model: String,
+    pub(crate) model: OsString,
     /// The environment.
     #[arg(long, default_value = "rlm", value_name = "ID")]
     pub(crate) env: String,
     /// Bind this file as the context.
     #[arg(long, value_name = "FILE")]
     pub(crate) context: Option<PathBuf>,
-    /// The right answer, to grade by.
+    /// The right answer, to grade by. Without it `rlm` rewards any answer that is not empty; other environments may
+    /// need it.
     #[arg(long, value_name = "TEXT")]
     pub(crate) truth: Option<String>,
     /// Parameters of the environment: `key.path=value` (repeatable).
@@ -236,7 +248,8 @@ pub(crate) enum TrajectoriesCommand {
         /// Only trees whose id contains this.
         #[arg(long, value_name = "TEXT")]
         id: Option<String>,
-        /// Print the rows of a tree token by token, sampled ones marked; needs the model's folder.
+        /// Print the rows of a tree token by token, sampled ones marked; needs the model's folder, or its name in
+        /// `$ESPALIER_MODELS`.
         #[arg(long, value_name = "MODEL")]
         mask: Option<PathBuf>,
         /// Most lines shown per message.
@@ -265,12 +278,12 @@ pub(crate) enum DataCommand {
     /// Rows of a file or of a generated data set, as JSONL; every row is checked.
     Show {
         /// A `.jsonl`, `.json`, `.csv` or `.parquet` file, or the name of a generated data set.
-        source: String,
+        source: PathBuf,
         /// Parameters of a generated data set: `rows=4`, `size=16384` (repeatable).
         #[arg(long, value_name = "KEY=VALUE")]
         param: Vec<String>,
         /// What the records are: `rows`, or `gsm8k` for its published files.
-        #[arg(long)]
+        #[arg(long, value_parser = ["rows", "gsm8k"])]
         format: Option<String>,
         /// At most this many rows.
         #[arg(long, value_name = "N")]
@@ -283,8 +296,11 @@ pub(crate) enum DataCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServeCommand {
     /// An OpenAI-compatible API over a local model: chat and completions, streaming.
+    ///
+    /// Ctrl-C takes no new requests and gives those that run 5 s to finish, then cuts them off (exit code 130; 0 where
+    /// all finished). A second Ctrl-C leaves at once.
     Openai {
-        /// The model's folder.
+        /// The model's folder, or its name in `$ESPALIER_MODELS`.
         #[arg(long, value_name = "FOLDER")]
         model: PathBuf,
         /// Where to listen. Beyond loopback anybody who reaches the port may use the model.

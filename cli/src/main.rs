@@ -7,17 +7,22 @@
 //! | [`failure`] | what can go wrong, and the exit code that says so |
 //! | [`commands`] | one module per subcommand |
 //! | [`engines`] | engines by kind, the local one included |
+//! | [`interrupt`] | what Ctrl-C does |
+//! | [`output`] | stdout and stderr |
 //! | [`settings`] | TOML files with `key.path=value` overrides |
 
 mod arguments;
 mod commands;
 mod engines;
 mod failure;
+mod interrupt;
+mod output;
 mod settings;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use owo_colors::OwoColorize as _;
 
 use crate::arguments::{Arguments, Command};
@@ -26,7 +31,10 @@ use crate::failure::Failure;
 fn main() -> ExitCode {
     #[cfg(feature = "torch")]
     let_idle_threads_sleep();
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return unparsed(&error),
+    };
     let filter = tracing_subscriber::EnvFilter::try_from_env("ESPALIER_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -37,9 +45,25 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(run(arguments.command));
     // A thread that waits for a line of input cannot be stopped; it must not hold up the exit.
     runtime.shutdown_background();
-    match outcome {
+    match outcome.and_then(|()| output::flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => report(&failure),
+    }
+}
+
+/// Shows the help or version that was asked for, or what is wrong with the command line.
+fn unparsed(error: &clap::Error) -> ExitCode {
+    if error.kind() == ErrorKind::InvalidUtf8
+        && let Some(argument) = std::env::args_os().skip(1).find(|argument| argument.to_str().is_none())
+    {
+        return report(&Failure::Configuration(format!(
+            "the argument `{}` is not UTF-8; only files and folders may be named otherwise",
+            argument.display()
+        )));
+    }
+    match error.print() {
+        Err(unwritten) if !error.use_stderr() => report(&Failure::Stdout(unwritten)),
+        _ => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
     }
 }
 
@@ -76,9 +100,11 @@ async fn run(command: Command) -> Result<(), Failure> {
 }
 
 fn report(failure: &Failure) -> ExitCode {
-    anstream::eprintln!("{}: {failure}", "error".red().bold());
+    if !failure.is_silent() {
+        output::say!("{}: {failure}", "error".red().bold());
+    }
     if let Some(hint) = failure.hint() {
-        anstream::eprintln!("{}: {hint}", "hint".cyan().bold());
+        output::say!("{}: {hint}", "hint".cyan().bold());
     }
     failure.exit_code()
 }

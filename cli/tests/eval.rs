@@ -90,7 +90,7 @@ fn a_run_is_not_overwritten_but_resumed() {
     let run = ["eval", "--suite", "suite.toml", "--out", "out"];
     succeeds(&espalier(folder.path(), &run));
     let again = espalier(folder.path(), &run);
-    assert_eq!(again.status.code(), Some(1));
+    assert_eq!(again.status.code(), Some(6));
     assert!(text(&again.stderr).contains("resume"), "{}", text(&again.stderr));
     let before = results(folder.path());
     succeeds(&espalier(folder.path(), &[&run[..], &["--resume"]].concat()));
@@ -109,7 +109,7 @@ fn two_runs_are_compared() {
 fn an_unknown_key_is_refused_with_the_nearest_name() {
     let folder = folder();
     let output = espalier(folder.path(), &["eval", "--suite", "suite.toml", "engine.0.sampling.temprature=1"]);
-    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("temperature"), "{}", text(&output.stderr));
 }
 

@@ -205,3 +205,50 @@ fn a_missing_context_file_is_named() {
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stderr).contains("`no/such/file`"));
 }
+
+#[test]
+fn every_line_gets_one_answer_whatever_it_holds() {
+    let mut driver = Driver::start(&[]);
+    driver.send_text("");
+    assert!(driver.receive()["error"]["message"].as_str().unwrap().contains("line 1: "));
+    driver.input.write_all(b"{\"code\": \"\xff\"}\n").unwrap();
+    assert!(driver.receive()["error"]["message"].as_str().unwrap().contains("line 2: expected UTF-8"));
+    let answer = driver.ask(json!({"op": "zz", "id": 3}));
+    assert_eq!(answer["id"], 3);
+    assert_eq!(driver.run("print(3)")["stdout"], "3\n");
+    driver.finish();
+}
+
+#[test]
+fn integers_come_in_with_all_their_digits() {
+    let mut driver = Driver::start(&[]);
+    driver.send_text(r#"{"op": "bind", "name": "big", "value": [123456789012345678901234567890, 1.5]}"#);
+    assert_eq!(driver.receive()["bound"], "big");
+    assert_eq!(driver.run("print(big)")["stdout"], "[123456789012345678901234567890, 1.5]\n");
+    driver.finish();
+}
+
+#[test]
+fn a_batch_that_is_answered_short_raises() {
+    let mut driver = Driver::start(&["--host-calls"]);
+    let call = driver.run("llm_query_batched(['a', 'b'])");
+    assert_eq!(call["call"]["function"], "llm_query_batched");
+    let answer = driver.ask(json!({"return": ["x"]}));
+    assert_eq!(answer["outcome"], "raised");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("1 of 2 prompts"), "{answer}");
+    driver.finish();
+}
+
+#[test]
+fn code_on_a_pipe_runs_statement_by_statement_to_its_end() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_espalier"))
+        .arg("repl")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let code = "def f():\n  return 5\n\nprint(f())\n# note:\n6 + 1\nfor i in range(2):\n  print(i)";
+    child.stdin.take().unwrap().write_all(code.as_bytes()).unwrap();
+    let output = child.wait_with_output().expect("the command ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "5\n7\n0\n1\n");
+}

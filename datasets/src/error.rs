@@ -73,7 +73,7 @@ impl std::fmt::Display for Place {
 }
 
 /// What a JSON value is, for messages.
-pub(crate) fn kind(value: &serde_json::Value) -> &'static str {
+pub fn kind(value: &serde_json::Value) -> &'static str {
     use serde_json::Value;
     match value {
         Value::Null => "null",

@@ -9,8 +9,8 @@
 //! | [`mod@format`] | raw records of published sets as rows |
 //! | [`order`] | seeded shuffle within bounded memory, stable splits |
 //!
-//! Invariants: rows are read one at a time, and memory is bounded by the largest row (and the shuffle buffer), not by
-//! the file; a wrong row is an error that names its place, never a row that is silently left out.
+//! Invariants: rows are read one at a time, and memory is bounded by the largest row, the shuffle buffer and the ids,
+//! not by the file; a wrong row is an error that names its place, never a row that is silently left out; ids differ.
 
 pub mod columnar;
 pub mod error;

@@ -24,9 +24,13 @@ pub struct Row {
 pub enum Prompt {
     /// One user message.
     Text(String),
-    /// Chat messages: each an object whose `role` and `content` are texts.
+    /// Chat messages: each an object whose `role` is one of `system`, `user`, `assistant` and `tool`, and whose
+    /// `content` is a text.
     Messages(Vec<Map<String, Value>>),
 }
+
+/// Who speaks in chat messages.
+const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 
 impl Row {
     /// The row as a record, which reads back as the same row: what `.jsonl` files hold.
@@ -59,8 +63,9 @@ impl Row {
             reason,
         };
         let prompt = match record.remove("prompt") {
-            None | Some(Value::Null) => {
+            None => {
                 let columns = record.keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+                let columns = if columns.is_empty() { "no column" } else { &columns };
                 return Err(wrong("prompt", format!("is missing; the row has {columns}")));
             }
             Some(Value::String(text)) => Prompt::Text(text),
@@ -84,6 +89,11 @@ impl Row {
                             }
                         }
                     }
+                    let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
+                    if !ROLES.contains(&role) {
+                        let reason = format!("must be `system`, `user`, `assistant` or `tool`, got `{role}`");
+                        return Err(wrong(&format!("prompt[{index}].role"), reason));
+                    }
                     read.push(message);
                 }
                 Prompt::Messages(read)
@@ -106,7 +116,8 @@ impl Row {
         let id = match record.get("uid") {
             Some(Value::String(uid)) => uid.clone(),
             Some(Value::Number(uid)) => uid.to_string(),
-            _ => number.to_string(),
+            None | Some(Value::Null) => number.to_string(),
+            Some(other) => return Err(wrong("uid", format!("must be a text or a number, got {}", kind(other)))),
         };
         Ok(Self { id, prompt, env, columns: record })
     }

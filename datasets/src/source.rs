@@ -1,5 +1,6 @@
 //! Where rows come from.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -107,6 +108,9 @@ impl Source {
             }
             _ => {}
         }
+        if self.limit == Some(0) {
+            return wrong("limit", "must be at least 1, got 0");
+        }
         if self.shuffle.is_some_and(|shuffle| shuffle.buffer == 0) {
             return wrong("shuffle.buffer", "must be at least 1, got 0");
         }
@@ -142,34 +146,76 @@ impl Source {
     }
 }
 
-/// The rows of several files, one after the other.
+/// The rows of several files, one after the other. Ids must differ; files without a single row are a mistake.
 fn files(paths: &[PathBuf], format: Format) -> Result<Rows, DataError> {
     for path in paths {
         drop(reader(path)?);
     }
-    let paths = paths.to_vec();
-    let mut number = 0;
+    let mut files = Files { paths: paths.to_vec(), next: 0, records: None, ids: HashMap::new(), number: 0, format };
     let mut failed = false;
-    let records = paths.into_iter().flat_map(|path| {
-        let opened: Box<dyn Iterator<Item = Record> + Send> = match reader(&path) {
-            Ok(records) => records,
-            Err(error) => Box::new(std::iter::once(Err(error))),
-        };
-        opened.map(move |record| (path.clone(), record))
-    });
-    let rows = records.map(move |(path, record)| {
-        let (place, record) = record?;
-        let row = row(record, number, &path, place, format);
-        number += 1;
-        row
-    });
-    Ok(Box::new(rows.map_while(move |row| {
+    Ok(Box::new(std::iter::from_fn(move || {
         if failed {
             return None;
         }
+        let row = files.next_row().transpose()?;
         failed = row.is_err();
         Some(row)
     })))
+}
+
+/// Reads files one after the other.
+struct Files {
+    paths: Vec<PathBuf>,
+    /// The file behind the open one.
+    next: usize,
+    records: Option<Box<dyn Iterator<Item = Record> + Send>>,
+    /// Every id so far, with its file and its place there.
+    ids: HashMap<String, (usize, Place)>,
+    /// Rows so far.
+    number: u64,
+    format: Format,
+}
+
+impl Files {
+    fn next_row(&mut self) -> Result<Option<Row>, DataError> {
+        loop {
+            let Some(records) = &mut self.records else {
+                let Some(path) = self.paths.get(self.next) else { return self.end() };
+                self.records = Some(reader(path)?);
+                self.next += 1;
+                continue;
+            };
+            let Some(record) = records.next() else {
+                self.records = None;
+                continue;
+            };
+            let (place, record) = record?;
+            let file = self.next - 1;
+            let row = row(record, self.number, &self.paths[file], place, self.format)?;
+            self.number += 1;
+            if let Some((first, at)) = self.ids.insert(row.id.clone(), (file, place)) {
+                let first = if first == file { String::new() } else { format!("`{}`, ", self.paths[first].display()) };
+                return Err(DataError::Column {
+                    path: self.paths[file].clone(),
+                    place,
+                    column: "uid".to_owned(),
+                    reason: format!("`{}` is the id of {first}{at} already; ids must differ", row.id),
+                });
+            }
+            return Ok(Some(row));
+        }
+    }
+
+    /// The end of the last file.
+    fn end(&self) -> Result<Option<Row>, DataError> {
+        match self.paths.first() {
+            Some(path) if self.number == 0 => {
+                let others = if self.paths.len() > 1 { ", nor do the files behind it" } else { "" };
+                Err(DataError::file(path, format!("holds no rows{others}; expected at least one")))
+            }
+            _ => Ok(None),
+        }
+    }
 }
 
 fn row(record: Map<String, Value>, number: u64, path: &Path, place: Place, format: Format) -> Result<Row, DataError> {

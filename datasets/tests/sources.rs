@@ -9,6 +9,8 @@ use arrow_schema::{DataType, Field, Fields};
 use espalier_datasets::order::{Part, Shuffle, Split};
 use espalier_datasets::source::Paths;
 use espalier_datasets::{Format, NoBuiltins, Prompt, Row, Source};
+use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
+use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -57,7 +59,6 @@ fn json_lists_are_read_item_by_item() {
     assert_eq!(read.len(), 2);
     // A file of lines is often named `.json`.
     assert_eq!(rows(&Source::file(file(&dir, "b.json", LINES))).len(), 2);
-    assert_eq!(rows(&Source::file(file(&dir, "c.json", "[]"))).len(), 0);
 }
 
 #[test]
@@ -74,6 +75,10 @@ fn csv_headers_with_dots_fill_objects() {
 
 /// A file as `datasets` writes it: messages as a list of structs, an object as a struct.
 fn parquet(dir: &tempfile::TempDir, contents: &[Option<&str>]) -> PathBuf {
+    compressed(dir, contents, Compression::UNCOMPRESSED)
+}
+
+fn compressed(dir: &tempfile::TempDir, contents: &[Option<&str>], codec: Compression) -> PathBuf {
     let text = |name: &str| Field::new(name, DataType::Utf8, true);
     let count = contents.len();
     let message = Fields::from(vec![text("role"), text("content")]);
@@ -101,7 +106,8 @@ fn parquet(dir: &tempfile::TempDir, contents: &[Option<&str>]) -> PathBuf {
     .unwrap();
     let path = dir.path().join("a.parquet");
     let out = std::fs::File::create(&path).unwrap();
-    let mut writer = parquet::arrow::ArrowWriter::try_new(out, batch.schema(), None).unwrap();
+    let properties = WriterProperties::builder().set_compression(codec).build();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(out, batch.schema(), Some(properties)).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
     path
@@ -115,6 +121,23 @@ fn parquet_structs_and_lists_are_objects_and_lists() {
     assert_eq!(rows[39].columns["reward_spec"], json!({"ground_truth": "39"}));
     assert_eq!(rows[39].columns["max_turns"], json!(4));
     assert!(matches!(&rows[39].prompt, Prompt::Messages(messages) if messages[0]["content"] == "hello"));
+}
+
+#[test]
+fn parquet_is_read_whatever_it_is_compressed_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gzip, brotli, zstd) = (GzipLevel::default(), BrotliLevel::default(), ZstdLevel::default());
+    for codec in [
+        Compression::SNAPPY,
+        Compression::GZIP(gzip),
+        Compression::BROTLI(brotli),
+        Compression::ZSTD(zstd),
+        Compression::LZ4,
+        Compression::LZ4_RAW,
+    ] {
+        let rows = rows(&Source::file(compressed(&dir, &[Some("hello"); 3], codec)));
+        assert_eq!(rows.len(), 3, "{codec}");
+    }
 }
 
 #[test]
@@ -138,6 +161,19 @@ fn errors_name_file_place_and_column() {
         of("d.jsonl", "{\"prompt\": \"x\", \"reward_spec\": \"y\"}"),
         "`d.jsonl`, line 1, column `reward_spec`: must be an object, got a text"
     );
+    assert_eq!(
+        of("null.jsonl", "{\"prompt\": null}"),
+        "`null.jsonl`, line 1, column `prompt`: must be a text or a list of messages, got null"
+    );
+    assert_eq!(
+        of("uid.jsonl", "{\"uid\": [1], \"prompt\": \"x\"}"),
+        "`uid.jsonl`, line 1, column `uid`: must be a text or a number, got a list"
+    );
+    assert_eq!(of("bare.jsonl", "{}"), "`bare.jsonl`, line 1, column `prompt`: is missing; the row has no column");
+    assert_eq!(
+        of("role.jsonl", &format!("{good}{{\"prompt\": [{{\"role\": \"bob\", \"content\": \"x\"}}]}}")),
+        "`role.jsonl`, line 2, column `prompt[0].role`: must be `system`, `user`, `assistant` or `tool`, got `bob`"
+    );
     assert_eq!(of("e.json", "[{\"prompt\": \"x\"} {}]"), "`e.json`, row 1: expected a comma or the end of the list");
     assert_eq!(of("f.json", "[1]"), "`f.json`, row 1: expected a JSON object, got `1`");
     assert_eq!(of("g.json", "[{\"prompt\": \"x\"}"), "`g.json`: ends within the list");
@@ -156,6 +192,67 @@ fn errors_name_file_place_and_column() {
         error(&parquet(&dir, &[Some("x"), None])),
         "`a.parquet`, row 2, column `prompt[0].content`: must be a text, got null"
     );
+}
+
+#[test]
+fn lines_of_a_table_are_counted_as_editors_do() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, end) in [("lf.csv", "\n"), ("crlf.csv", "\r\n"), ("cr.csv", "\r")] {
+        for (rows, line) in
+            [("prompt,a|x,1|y|", 3), ("\u{feff}prompt,a|\"x|z\",1|y|", 4), ("prompt,a|||x,1||y", 6), ("|prompt,a|y", 3)]
+        {
+            let path = file(&dir, name, &rows.replace('|', end));
+            let expected = format!("`{name}`, line {line}: expected 2 fields as in the header, got 1");
+            assert_eq!(error(&path), expected, "{rows:?} with {end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_quote_that_is_never_closed_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |text: &str| error(&file(&dir, "a.csv", text));
+    assert_eq!(of("prompt\n\"open\nand\nso on"), "`a.csv`, line 2: the quote that opens on line 2 is never closed");
+    assert_eq!(
+        of("prompt,a\nx,1\n\"y\",\"2\n\"\"z\"\"\n"),
+        "`a.csv`, line 3: the quote that opens on line 3 is never closed"
+    );
+    assert_eq!(of("\"prompt\nx\n"), "`a.csv`, line 1: the quote that opens on line 1 is never closed");
+    let closed = "prompt,a\n\"x \"\"quoted\"\"\",in \"the middle\n\"y\",\"\"";
+    let rows = rows(&Source::file(file(&dir, "b.csv", closed)));
+    assert_eq!(rows[0].prompt, Prompt::Text("x \"quoted\"".to_owned()));
+    assert_eq!(rows[1].prompt, Prompt::Text("y".to_owned()));
+}
+
+#[test]
+fn ids_that_are_there_twice_are_refused_with_both_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = |uid: &str| format!("{{\"uid\": {uid}, \"prompt\": \"x\"}}\n");
+    let path = file(&dir, "a.jsonl", &[row("\"a\""), row("7"), row("\"a\"")].concat());
+    assert_eq!(error(&path), "`a.jsonl`, line 3, column `uid`: `a` is the id of line 1 already; ids must differ");
+    // The second row has no id of its own: its number is one.
+    let path = file(&dir, "b.jsonl", &format!("{}{{\"prompt\": \"x\"}}\n", row("\"1\"")));
+    assert!(error(&path).contains("line 2, column `uid`: `1` is the id of line 1 already"));
+    let (one, two) = (file(&dir, "c.jsonl", &row("3")), file(&dir, "d.jsonl", &row("3")));
+    let both = Source { path: Some(Paths::Many(vec![one.clone(), two])), ..Source::default() };
+    let error = both.rows(&NoBuiltins).unwrap().find_map(Result::err).unwrap().to_string();
+    assert!(error.contains(&format!("`3` is the id of `{}`, line 1 already", one.display())), "{error}");
+}
+
+#[test]
+fn files_without_a_row_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str, text: &str| error(&file(&dir, name, text));
+    for (name, text) in
+        [("a.jsonl", ""), ("b.jsonl", "\n \n"), ("c.csv", ""), ("d.csv", "prompt,a\n"), ("e.json", "[]")]
+    {
+        assert_eq!(of(name, text), format!("`{name}`: holds no rows; expected at least one"));
+    }
+    let (empty, full) = (file(&dir, "f.jsonl", ""), numbered(&dir, 2));
+    let both = Source { path: Some(Paths::Many(vec![empty, full])), ..Source::default() };
+    assert_eq!(ids(&both), ["0", "1"], "an empty file beside one with rows");
+    let none = Source { limit: Some(0), ..Source::file("a.jsonl") };
+    assert!(none.rows(&NoBuiltins).err().unwrap().to_string().contains("`limit` must be at least 1"));
 }
 
 #[test]
@@ -229,7 +326,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn a_shuffle_keeps_every_row_and_its_seed(count in 0_usize..60, seed in any::<u64>(), buffer in 1_usize..80) {
+    fn a_shuffle_keeps_every_row_and_its_seed(count in 1_usize..60, seed in any::<u64>(), buffer in 1_usize..80) {
         let dir = tempfile::tempdir().unwrap();
         let source = Source { shuffle: Some(Shuffle { seed, buffer }), ..Source::file(numbered(&dir, count)) };
         let mut shuffled = ids(&source);
@@ -239,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn the_parts_of_a_split_are_the_whole(count in 0_usize..60, seed in any::<u64>()) {
+    fn the_parts_of_a_split_are_the_whole(count in 1_usize..60, seed in any::<u64>()) {
         let dir = tempfile::tempdir().unwrap();
         let path = numbered(&dir, count);
         let mut all = Vec::new();

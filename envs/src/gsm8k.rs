@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use espalier_datasets::error::kind;
 use espalier_inference::{Message, Role};
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,7 +15,7 @@ use crate::Compat;
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::graders::numeric;
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
-use crate::row::{self, EnvRow};
+use crate::row::EnvRow;
 
 const ID: &str = "gsm8k";
 
@@ -70,7 +71,7 @@ impl EnvKind for Gsm8k {
             Value::String(text) => text.trim().to_owned(),
             Value::Number(number) => number.to_string(),
             other => {
-                return Err(invalid_truth(format!("must be a number or a text, got {}", row::kind(other))));
+                return Err(invalid_truth(format!("must be a number or a text, got {}", kind(other))));
             }
         };
         let number = numeric::parse(&text);

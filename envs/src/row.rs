@@ -1,5 +1,6 @@
 //! One row of a data set, as environments read it.
 
+use espalier_datasets::error::kind;
 use espalier_datasets::{Prompt, Row};
 use espalier_inference::Message;
 use espalier_sandbox::{Context, FinalAnswer};
@@ -183,16 +184,4 @@ pub(crate) fn context_from_text(text: String) -> espalier_sandbox::Value {
 pub(crate) fn text_answer(text: impl Into<String>) -> FinalAnswer {
     let text = text.into();
     FinalAnswer { value: espalier_sandbox::Value::Str(text.clone()), text }
-}
-
-/// What a JSON value is, for messages.
-pub(crate) fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
 }

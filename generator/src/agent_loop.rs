@@ -21,9 +21,9 @@ use espalier_inference::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::Resource;
+use crate::budget::{Resource, seconds};
 use crate::dialogue::Dialogue;
-use crate::episode::{Episode, Interrupt, Played, RowMode, guarded, micros, panic_text, seconds};
+use crate::episode::{Episode, Interrupt, Played, RowMode, guarded, micros, panic_text};
 use crate::row::{Row, RowBuilder, Sampled};
 use crate::seed;
 use crate::trajectory::{RolloutStop, Timings, TokenUsage, Turn};

@@ -54,10 +54,39 @@ impl Default for TreeLimits {
 }
 
 impl TreeLimits {
+    /// Refuses limits that no rollout can begin under, or that say nothing: the key and why.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let least = [("tokens", self.tokens), ("concurrent_calls", self.concurrent_calls.into())];
+        if let Some((key, _)) = least.into_iter().find(|(_, limit)| *limit == 0) {
+            return Err((key, "must be at least 1, got 0".to_owned()));
+        }
+        if self.repl_memory_mb < self.repl_mb {
+            let (all, one) = (self.repl_memory_mb, self.repl_mb);
+            return Err(("repl_memory_mb", format!("must hold one REPL, `repl_mb` = {one}, got {all}")));
+        }
+        check_seconds("wall_s", self.wall_s)
+    }
+
     /// Wall time. What is not a positive number of seconds below a hundred years counts as none.
     pub fn wall(&self) -> Duration {
-        if self.wall_s > 0.0 && self.wall_s < 3.2e9 { Duration::from_secs_f64(self.wall_s) } else { Duration::ZERO }
+        seconds(self.wall_s)
     }
+}
+
+/// The first number of seconds that is too long to wait: a hundred years.
+const TOO_LONG_S: f64 = 3.2e9;
+
+/// Seconds of a configuration; what is not a positive number below a hundred years counts as none.
+pub(crate) fn seconds(value: f64) -> Duration {
+    if value > 0.0 && value < TOO_LONG_S { Duration::from_secs_f64(value) } else { Duration::ZERO }
+}
+
+/// Refuses what [`seconds`] would count as none.
+pub(crate) fn check_seconds(key: &'static str, value: f64) -> Result<(), (&'static str, String)> {
+    if value > 0.0 && value < TOO_LONG_S {
+        return Ok(());
+    }
+    Err((key, format!("must be a number of seconds above 0 and below a hundred years ({TOO_LONG_S:e}), got {value}")))
 }
 
 /// Which budget.

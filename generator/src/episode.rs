@@ -10,7 +10,6 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
 
 use espalier_envs::{Env, Services};
 use espalier_inference::{Fidelity, Message};
@@ -20,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::TreeBudget;
+use crate::budget::{TreeBudget, check_seconds};
 use crate::player::Player;
 use crate::row::Row;
 use crate::trajectory::{RolloutStop, Timings, TokenUsage, Turn};
@@ -67,9 +66,17 @@ impl Default for LoopOptions {
     }
 }
 
-/// Seconds of a configuration; what is not a positive number below a hundred years counts as none.
-pub(crate) fn seconds(value: f64) -> Duration {
-    if value > 0.0 && value < 3.2e9 { Duration::from_secs_f64(value) } else { Duration::ZERO }
+impl LoopOptions {
+    /// Refuses options under which no turn can be played: the key and why.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        for (key, least) in [("max_turns", Some(self.max_turns)), ("max_input_tokens", self.max_input_tokens)] {
+            if least == Some(0) {
+                return Err((key, "must be at least 1, got 0".to_owned()));
+            }
+        }
+        check_seconds("engine_timeout_s", self.engine_timeout_s)?;
+        check_seconds("env_timeout_s", self.env_timeout_s)
+    }
 }
 
 /// What is played, by whom, within which bounds.

@@ -6,6 +6,8 @@
 //! | `environment/` | what the roots' environments report, aggregated |
 //! | `tree/` | children, depth, sub-calls |
 //! | `stop/` | the share of roots that ended for each reason |
+//!
+//! Roots that failed ([`RolloutStop::is_failure`]) are in `stop/` alone: half a rollout would pull every mean down.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +28,13 @@ pub fn rollout_metrics(trees: &[Tree]) -> Numbers {
 /// The metrics of a batch; `aggregate` summarises the reports of one environment's episodes, given its id.
 pub fn rollout_metrics_with(trees: &[Tree], aggregate: impl Fn(&str, &[Metrics]) -> Metrics) -> Numbers {
     let mut numbers = Numbers::new();
+    for stop in RolloutStop::ALL {
+        let count = trees.iter().filter(|tree| tree.root.stop == stop).count();
+        if count > 0 {
+            numbers.insert(format!("stop/{stop}"), count as f64 / trees.len() as f64);
+        }
+    }
+    let trees: Vec<&Tree> = trees.iter().filter(|tree| !tree.root.stop.is_failure()).collect();
     let roots: Vec<&Trajectory> = trees.iter().map(|tree| &tree.root).collect();
     if roots.is_empty() {
         return numbers;
@@ -47,7 +56,7 @@ pub fn rollout_metrics_with(trees: &[Tree], aggregate: impl Fn(&str, &[Metrics])
             numbers.insert(name, value);
         }
     }
-    shape(trees, &mut numbers);
+    shape(&trees, &mut numbers);
     numbers
 }
 
@@ -106,7 +115,7 @@ fn times(roots: &[&Trajectory], numbers: &mut Numbers) {
     }
 }
 
-fn shape(trees: &[Tree], numbers: &mut Numbers) {
+fn shape(trees: &[&Tree], numbers: &mut Numbers) {
     let per_tree = |of: &dyn Fn(&Tree) -> usize| {
         let values: Vec<f64> = trees.iter().map(|tree| of(tree) as f64).collect();
         mean(&values)
@@ -121,10 +130,4 @@ fn shape(trees: &[Tree], numbers: &mut Numbers) {
     numbers.insert("tree/avg_depth".to_owned(), depth);
     numbers.insert("tree/avg_sub_calls".to_owned(), calls);
     numbers.insert("tree/avg_sampled_tokens".to_owned(), sampled);
-    for stop in RolloutStop::ALL {
-        let count = trees.iter().filter(|tree| tree.root.stop == stop).count();
-        if count > 0 {
-            numbers.insert(format!("stop/{stop}"), count as f64 / trees.len() as f64);
-        }
-    }
 }

@@ -95,6 +95,12 @@ impl RolloutStop {
         Self::ALL.into_iter().find(|stop| stop.name() == name)
     }
 
+    /// Whether the rollout failed, which says nothing about the policy: it is in no score, and a resumed run plays it
+    /// again.
+    pub fn is_failure(self) -> bool {
+        matches!(self, Self::EnvError | Self::EngineError | Self::Cancelled)
+    }
+
     /// Whether the rollout ended in a way that says something about the policy. The others' masks are cleared.
     pub fn trains(self) -> bool {
         !matches!(self, Self::Timeout | Self::EnvError | Self::EngineError | Self::Cancelled)
@@ -255,7 +261,29 @@ pub struct Trajectory {
     pub usage: TokenUsage,
 }
 
+/// Largest count of tokens of one node that is believed: sums over a tree cannot overflow.
+const MOST_TOKENS: u64 = 1 << 40;
+
+/// Longest time of one node that is believed, microseconds: nearly nine years.
+const LONGEST_US: u64 = 1 << 48;
+
 impl Trajectory {
+    /// Refuses counts that nothing can have counted; what is read from a file may say anything.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let counts = [
+            ("usage.prompt_tokens", self.usage.prompt_tokens, MOST_TOKENS),
+            ("usage.cached_tokens", self.usage.cached_tokens, MOST_TOKENS),
+            ("usage.sampled_tokens", self.usage.sampled_tokens, MOST_TOKENS),
+            ("timings.llm_us", self.timings.llm_us, LONGEST_US),
+            ("timings.env_us", self.timings.env_us, LONGEST_US),
+            ("timings.total_us", self.timings.total_us, LONGEST_US),
+        ];
+        match counts.into_iter().find(|(_, count, most)| count > most) {
+            Some((name, count, most)) => Err(format!("`{name}`: expected at most {most}, got {count}")),
+            None => Ok(()),
+        }
+    }
+
     /// Instance and repetition.
     pub fn id(&self) -> TrajectoryId {
         TrajectoryId { instance_id: self.instance_id.clone(), repetition_id: self.repetition_id }

@@ -65,9 +65,9 @@ fn node(tree: &Tree, it: &Trajectory, first: &str, rest: &str, options: ViewOpti
     let stop = options.paint(if it.stop.is_natural() { Paint::Green } else { Paint::Red }, it.stop.name());
     let mut head = format!(
         "{first}{} {} by {}: {stop}, reward {}, {} turns, {} tokens in, {} sampled",
-        options.paint(Paint::Bold, &it.rollout_id),
-        it.env_id,
-        it.model,
+        options.paint(Paint::Bold, &plain(&it.rollout_id)),
+        plain(&it.env_id),
+        plain(&it.model),
         it.reward,
         it.turns.len(),
         it.usage.prompt_tokens,
@@ -165,14 +165,18 @@ fn text(margin: &str, label: &str, content: &str, paint: Paint, options: ViewOpt
     }
 }
 
-/// One line without control characters (they could rewrite the terminal), cut at a width.
+/// One line without control characters, cut at a width.
 fn clean(line: &str, width: usize) -> String {
+    match line.char_indices().nth(width) {
+        Some((cut, _)) => format!("{}... +{}", plain(&line[..cut]), line[cut..].chars().count()),
+        None => plain(line),
+    }
+}
+
+/// A text as one line without control characters: they could rewrite the terminal, and tables would fall apart.
+pub fn plain(text: &str) -> String {
     let mut shown = String::new();
-    for (count, character) in line.chars().enumerate() {
-        if count == width {
-            let _ = write!(shown, "... +{}", line.chars().count() - width);
-            break;
-        }
+    for character in text.chars() {
         match character {
             '\n' => shown.push_str("\\n"),
             '\t' => shown.push_str("    "),

@@ -34,6 +34,20 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// The outcome's name, as programs read it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Raised { .. } => "raised",
+            Self::TimedOut => "timed_out",
+            Self::MemoryExceeded => "memory_exceeded",
+            Self::Killed { .. } => "killed",
+            Self::HostError { .. } => "host_error",
+        }
+    }
+}
+
 /// Captured output of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {

@@ -11,9 +11,14 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-/// Crates that are patched, and their version.
-const PATCHED: &[&str] = &["common", "pylib", "sre_engine", "stdlib", "vm"];
-const VERSION: &str = "0.6.0";
+/// Crates that are patched, `rustpython-` before each name, and their versions.
+const PATCHED: &[(&str, &str)] = &[
+    ("common", "0.6.0"),
+    ("ruff_python_parser", "0.16.5"),
+    ("sre_engine", "0.6.0"),
+    ("stdlib", "0.6.0"),
+    ("vm", "0.6.0"),
+];
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
@@ -78,22 +83,23 @@ fn guest() -> PathBuf {
 }
 
 /// Where cargo keeps the sources of `rustpython-<name>`; they are fetched if they are not there.
-fn registry_copy(name: &str) -> Result<PathBuf, String> {
-    if let Some(found) = find_registry_copy(name)? {
+fn registry_copy(name: &str, version: &str) -> Result<PathBuf, String> {
+    if let Some(found) = find_registry_copy(name, version)? {
         return Ok(found);
     }
     // A throwaway package that depends on the crates makes cargo fetch and verify them.
     let fetch = root().join("target/xtask/fetch");
     let mut manifest =
         "[package]\nname = \"fetch\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[dependencies]\n".to_owned();
-    for name in PATCHED {
-        let _ = writeln!(manifest, "{} = {{ version = \"={VERSION}\", default-features = false }}", package(name));
+    for (name, version) in PATCHED {
+        let _ = writeln!(manifest, "{} = {{ version = \"={version}\", default-features = false }}", package(name));
     }
     manifest.push_str("\n[workspace]\n");
     write(&fetch.join("Cargo.toml"), manifest.as_bytes())?;
     write(&fetch.join("src/lib.rs"), b"")?;
     run(Command::new("cargo").arg("fetch").current_dir(&fetch), "the interpreter's sources come from crates.io")?;
-    find_registry_copy(name)?.ok_or_else(|| format!("cargo fetched `{}` and it is not in the registry", package(name)))
+    find_registry_copy(name, version)?
+        .ok_or_else(|| format!("cargo fetched `{}` and it is not in the registry", package(name)))
 }
 
 /// The folders where cargo unpacks the sources of crates, one a registry, sorted.
@@ -112,9 +118,9 @@ pub(crate) fn registries() -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-fn find_registry_copy(name: &str) -> Result<Option<PathBuf>, String> {
+fn find_registry_copy(name: &str, version: &str) -> Result<Option<PathBuf>, String> {
     for registry in registries()? {
-        let candidate = registry.join(format!("{}-{VERSION}", package(name)));
+        let candidate = registry.join(format!("{}-{version}", package(name)));
         if candidate.join("Cargo.toml").is_file() {
             return Ok(Some(candidate));
         }
@@ -134,15 +140,15 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn pristine(name: &str, to: &Path) -> Result<(), String> {
-    copy(&registry_copy(name)?, to)
+fn pristine(name: &str, version: &str, to: &Path) -> Result<(), String> {
+    copy(&registry_copy(name, version)?, to)
 }
 
 /// Lays out the patched sources, unless they stand already.
 pub(crate) fn vendor() -> Result<(), String> {
     let vendor = guest().join("vendor");
     let patches = guest().join("patches");
-    for name in PATCHED {
+    for (name, version) in PATCHED {
         let patch = patches.join(format!("{}.patch", package(name)));
         let patch_bytes = read(&patch)?;
         let stamp = hex(&Sha256::digest(&patch_bytes));
@@ -154,7 +160,7 @@ pub(crate) fn vendor() -> Result<(), String> {
         if folder.exists() {
             io("remove", &folder, fs::remove_dir_all(&folder))?;
         }
-        pristine(name, &folder)?;
+        pristine(name, version, &folder)?;
         if !patch_bytes.is_empty() {
             // `git apply` inside a repository would look at the index: tell it that it is outside.
             run(
@@ -163,7 +169,7 @@ pub(crate) fn vendor() -> Result<(), String> {
                     .arg(&patch)
                     .current_dir(&folder)
                     .env("GIT_CEILING_DIRECTORIES", &vendor),
-                &format!("`{}` must apply to version {VERSION}; git is needed", patch.display()),
+                &format!("`{}` must apply to version {version}; git is needed", patch.display()),
             )?;
         }
         write(&stamp_file, stamp.as_bytes())?;
@@ -175,14 +181,14 @@ pub(crate) fn vendor() -> Result<(), String> {
 pub(crate) fn save_patches() -> Result<String, String> {
     let scratch = root().join("target/xtask/patches");
     let mut report = String::new();
-    for name in PATCHED {
+    for (name, version) in PATCHED {
         let (old, new) = (scratch.join("a"), scratch.join("b"));
         for side in [&old, &new] {
             if side.exists() {
                 io("remove", side, fs::remove_dir_all(side))?;
             }
         }
-        pristine(name, &old)?;
+        pristine(name, version, &old)?;
         copy(&guest().join("vendor").join(package(name)), &new)?;
         let output = Command::new("git")
             .args(["diff", "--no-index", "--no-color", "--no-ext-diff", "--src-prefix=", "--dst-prefix=", "a", "b"])

@@ -2,20 +2,22 @@
 
 use std::path::Path;
 
-use espalier_datasets::{Builtins as _, Source};
+use espalier_datasets::source::Paths;
+use espalier_datasets::{Builtins as _, Format, Source};
 use espalier_envs::builtin::{ALL, Builtin};
 use espalier_envs::{EnvRow, EnvSpec, Registry};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::arguments::DataCommand;
 use crate::failure::Failure;
+use crate::output::outln;
 use crate::settings;
 
 pub(crate) fn run(command: DataCommand) -> Result<(), Failure> {
     match command {
         DataCommand::List { json } => list(json),
         DataCommand::Env { id } => describe(&id),
-        DataCommand::Show { source, param, format, limit } => show(&source, &param, format, limit),
+        DataCommand::Show { source, param, format, limit } => show(&source, &param, format.as_deref(), limit),
     }
 }
 
@@ -30,51 +32,45 @@ fn list(json: bool) -> Result<(), Failure> {
     let width = entries.iter().map(|(_, name, _)| name.len()).max().unwrap_or(0);
     for (kind, name, summary) in entries {
         if json {
-            anstream::println!("{}", json!({"kind": kind, "name": name, "summary": summary}));
+            outln!("{}", json!({"kind": kind, "name": name, "summary": summary}))?;
         } else {
-            anstream::println!("{kind:11}  {name:width$}  {summary}");
+            outln!("{kind:11}  {name:width$}  {summary}")?;
         }
     }
     Ok(())
 }
 
 fn describe(id: &str) -> Result<(), Failure> {
-    let spec: EnvSpec = Registry::standard().spec(id).map_err(|error| Failure::Usage {
-        what: "the environment".to_owned(),
-        expected: "one of `espalier data list`".to_owned(),
-        got: error.to_string(),
-    })?;
-    anstream::println!("{}\n{}\n\nparameters", spec.id, spec.summary);
+    let spec: EnvSpec = Registry::standard().spec(id)?;
+    outln!("{}\n{}\n\nparameters", spec.id, spec.summary)?;
     for param in &spec.params {
-        anstream::println!("  {} ({}; default {})\n      {}", param.name, param.kind, param.default, param.doc);
+        outln!("  {} ({}; default {})\n      {}", param.name, param.kind, param.default, param.doc)?;
     }
-    anstream::println!("\ncolumns");
+    outln!("\ncolumns")?;
     for column in &spec.columns {
         let need = if column.required { "required" } else { "optional" };
-        anstream::println!("  {} ({need})\n      {}", column.name, column.doc);
+        outln!("  {} ({need})\n      {}", column.name, column.doc)?;
     }
     Ok(())
 }
 
-fn show(name: &str, params: &[String], format: Option<String>, limit: Option<u64>) -> Result<(), Failure> {
+fn show(name: &Path, params: &[String], format: Option<&str>, limit: Option<u64>) -> Result<(), Failure> {
     let params = settings::table_of("`--param`", params)?;
-    let generated = !Path::new(name).exists() && Builtin.names().iter().any(|builtin| builtin == name);
-    let mut table = serde_json::Map::new();
-    table.insert((if generated { "builtin" } else { "path" }).to_owned(), json!(name));
-    table.insert("params".to_owned(), json!(params));
+    let builtin = name.to_str().filter(|name| Builtin.names().iter().any(|builtin| builtin == name));
+    let mut source = match builtin.filter(|_| !name.exists()) {
+        Some(builtin) => Source::builtin(builtin, params),
+        None => Source { path: Some(Paths::One(name.to_owned())), params, ..Source::default() },
+    };
     if let Some(format) = format {
-        table.insert("format".to_owned(), json!(format));
+        let format = serde_json::from_value::<Format>(Value::from(format));
+        source.format = format.map_err(|error| Failure::Configuration(format!("`--format`: {error}")))?;
     }
-    if let Some(limit) = limit {
-        table.insert("limit".to_owned(), json!(limit));
-    }
-    let wrong = |reason: String| Failure::Input { file: name.to_owned(), reason };
-    let source: Source = espalier_envs::params::read("data", &table).map_err(|error| wrong(error.to_string()))?;
-    source.check().map_err(|error| wrong(error.to_string()))?;
-    for row in source.rows(&Builtin).map_err(|error| wrong(error.to_string()))? {
-        let row = row.map_err(|error| wrong(error.to_string()))?;
-        anstream::println!("{}", serde_json::Value::Object(row.to_record()));
-        EnvRow::from_row(row).map_err(|error| wrong(error.to_string()))?;
+    source.limit = limit;
+    for row in source.rows(&Builtin)? {
+        let row = row?;
+        outln!("{}", Value::Object(row.to_record()))?;
+        EnvRow::from_row(row)
+            .map_err(|error| Failure::Input { file: name.display().to_string(), reason: error.to_string() })?;
     }
     Ok(())
 }

@@ -8,6 +8,5 @@ use crate::failure::Failure;
 pub(crate) fn run(command: ModelCommand) -> Result<(), Failure> {
     let ModelCommand::Convert { source, destination, dtype } = command;
     let weights = if dtype == "f32" { WeightType::F32 } else { WeightType::Bf16 };
-    convert_gguf(&source, &destination, weights)
-        .map_err(|error| Failure::Input { file: source.display().to_string(), reason: error.to_string() })
+    Ok(convert_gguf(&source, &destination, weights)?)
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use espalier_engine::openai_server::{ServerOptions, serve};
-use espalier_engine::{EngineOptions, LocalEngine};
-use tokio_util::sync::CancellationToken;
+use espalier_engine::EngineOptions;
+use espalier_engine::openai_server::{ServerOptions, Shutdown, serve};
 
 use crate::arguments::ServeCommand;
-use crate::engines::precision;
+use crate::engines::{open, precision};
 use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::say;
 use crate::settings::model_folder;
 
 pub(crate) async fn run(command: ServeCommand) -> Result<(), Failure> {
@@ -18,29 +19,34 @@ pub(crate) async fn run(command: ServeCommand) -> Result<(), Failure> {
         kv_cache_mb,
         ..EngineOptions::default()
     };
-    let folder = model_folder(&model.to_string_lossy());
-    let engine = tokio::task::spawn_blocking(move || LocalEngine::load(&folder, options))
-        .await
-        .map_err(|error| Failure::Internal(error.to_string()))?
-        .map_err(|error| Failure::Input { file: model.display().to_string(), reason: error.to_string() })?;
+    let engine = open(model_folder(&model), options).await.map_err(Failure::of_model)?;
     let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| Failure::Usage {
         what: "`--listen`".to_owned(),
         expected: "an address that is free".to_owned(),
         got: format!("`{listen}`: {error}"),
     })?;
     let address = listener.local_addr().map_err(|error| Failure::Internal(error.to_string()))?;
-    anstream::eprintln!("serving `{}` at http://{address}/v1 (Ctrl-C ends it)", model.display());
+    say!("serving `{}` at http://{address}/v1 (Ctrl-C ends it)", model.display());
     if !address.ip().is_loopback() {
-        anstream::eprintln!("anybody who reaches this port may use the model: there are no keys");
+        say!("anybody who reaches this port may use the model: there are no keys");
     }
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            stop.cancel();
+    let server = ServerOptions::default();
+    let shutdown = Shutdown::default();
+    let (open, drain) = (shutdown.clone(), server.drain.as_secs());
+    let stopper = tokio::spawn(interrupt::twice(shutdown.begun().clone(), move || match open.open_requests() {
+        0 => say!("stopping; no request runs"),
+        1 => say!("stopping; 1 request may still take {drain} s, then it is cut off (Ctrl-C again leaves at once)"),
+        more => {
+            say!(
+                "stopping; {more} requests may still take {drain} s, then they are cut off (Ctrl-C again leaves at once)"
+            );
         }
-    });
-    serve(Arc::new(engine), listener, ServerOptions::default(), shutdown)
-        .await
-        .map_err(|error| Failure::Internal(format!("the server: {error}")))
+    }));
+    let cut_off = serve(Arc::new(engine), listener, server, shutdown).await;
+    stopper.abort();
+    match cut_off.map_err(|error| Failure::Internal(format!("the server: {error}")))? {
+        0 => Ok(()),
+        1 => Err(Failure::Interrupted("1 request was cut off".to_owned())),
+        more => Err(Failure::Interrupted(format!("{more} requests were cut off"))),
+    }
 }

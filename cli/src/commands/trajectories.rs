@@ -2,22 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
-use espalier_generator::Tree;
 use espalier_generator::output::read_trees;
-use espalier_generator::tree_view::{self, ViewOptions};
+use espalier_generator::tree_view::{self, ViewOptions, plain};
+use espalier_generator::{Trajectory, Tree};
 use espalier_inference::Tokenizer;
 
 use crate::arguments::TrajectoriesCommand;
 use crate::failure::Failure;
+use crate::output::{self, out, outln, say};
+use crate::settings::model_folder;
 
 pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
     let TrajectoriesCommand::Show { path, tree, id, mask, lines, json } = command;
     let mut trees: Vec<(PathBuf, Tree)> = Vec::new();
     for run in runs_below(&path)? {
-        let (read, notes) = read_trees(&run)
-            .map_err(|error| Failure::Input { file: run.display().to_string(), reason: error.to_string() })?;
+        let (read, notes) = read_trees(&run).map_err(|error| Failure::Data(error.to_string()))?;
         for note in notes {
-            anstream::eprintln!("note: {note}");
+            say!("note: {note}");
         }
         trees.extend(read.into_iter().map(|tree| (run.clone(), tree)));
     }
@@ -32,12 +33,11 @@ pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
     }
     if json {
         for node in trees.iter().flat_map(|(_, tree)| tree.nodes()) {
-            anstream::println!("{}", serde_json::to_string(node).unwrap_or_default());
+            outln!("{}", serde_json::to_string(node).unwrap_or_default())?;
         }
         return Ok(());
     }
-    let colour = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
-    let view = ViewOptions { colour, lines, ..ViewOptions::default() };
+    let view = ViewOptions { colour: output::colour(), lines, ..ViewOptions::default() };
     if tree || mask.is_some() {
         // The tree with most to see: children first, then sub-calls, then turns.
         let richest = trees.iter().max_by_key(|(_, tree)| {
@@ -45,16 +45,16 @@ pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
             (tree.descendants.len(), calls, tree.root.turns.len())
         });
         if let Some((run, tree)) = richest {
-            anstream::println!("{}", run.display());
+            outln!("{}", run.display())?;
             match mask {
-                None => anstream::print!("{}", tree_view::tree(tree, view)),
-                Some(folder) => show_masks(tree, &folder, view)?,
+                None => out!("{}", tree_view::tree(tree, view))?,
+                Some(model) => show_masks(tree, &model_folder(model), view)?,
             }
         }
         return Ok(());
     }
-    let width = trees.iter().map(|(_, tree)| tree.root.rollout_id.chars().count()).max().unwrap_or(0).max(4);
-    anstream::println!(
+    let width = trees.iter().map(|(_, tree)| plain(&tree.root.rollout_id).chars().count()).max().unwrap_or(0).max(4);
+    outln!(
         "{:width$}  {:>7}  {:16}  {:>5}  {:>8}  {:>8}  {:>9}  {:>8}",
         "tree",
         "reward",
@@ -64,14 +64,14 @@ pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
         "calls",
         "tokens",
         "time"
-    );
+    )?;
     for (_, tree) in &trees {
         let root = &tree.root;
         let calls: usize = tree.nodes().map(|node| node.calls.len()).sum();
         let tokens: u64 = tree.nodes().map(|node| node.usage.sampled_tokens).sum();
-        anstream::println!(
+        outln!(
             "{:width$}  {:>7.3}  {:16}  {:>5}  {:>8}  {:>8}  {:>9}  {:>6.1} s",
-            root.rollout_id,
+            plain(&root.rollout_id),
             root.reward,
             root.stop.name(),
             root.turns.len(),
@@ -79,22 +79,40 @@ pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
             calls,
             tokens,
             root.timings.total_us as f64 / 1e6
-        );
+        )?;
     }
     Ok(())
 }
 
 fn show_masks(tree: &Tree, folder: &Path, view: ViewOptions) -> Result<(), Failure> {
-    let tokenizer = Tokenizer::from_dir(folder)
-        .map_err(|error| Failure::Input { file: folder.display().to_string(), reason: error.to_string() })?;
+    let tokenizer = Tokenizer::from_dir(folder).map_err(|error| Failure::Data(error.to_string()).within("`--mask`"))?;
+    if !tree.nodes().all(|node| speaks(&tokenizer, node)) {
+        say!(
+            "note: `{}` is not the vocabulary that this tree was sampled with (by `{}`): the texts below mean nothing",
+            folder.display(),
+            tree.root.model
+        );
+    }
     for node in tree.nodes() {
         for row in &node.rows {
-            anstream::println!("{}", node.rollout_id);
+            outln!("{}", plain(&node.rollout_id))?;
             let name = |token| tokenizer.decode_with_special(&[token]);
-            anstream::println!("{}", tree_view::mask(row, name, view));
+            outln!("{}", tree_view::mask(row, name, view))?;
         }
     }
     Ok(())
+}
+
+/// Whether a tokenizer reads the sampled ids as the text that was recorded of them.
+fn speaks(tokenizer: &Tokenizer, node: &Trajectory) -> bool {
+    let mut turns = node.turns.iter().filter_map(|turn| {
+        let ids = node.rows.get(turn.row? as usize)?.response_ids().get(turn.start as usize..turn.end as usize)?;
+        let text = &node.messages.get(turn.message as usize)?.content;
+        // A template may trim what it is given.
+        Some(tokenizer.decode(ids).trim() == text.trim())
+    });
+    // One turn that reads right is enough: the vocabulary is the same all through.
+    turns.next().is_none_or(|reads| reads || turns.any(|reads| reads))
 }
 
 /// The folders at or below `path` that hold trajectories, in order; a file is itself.

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
 use crate::rlm::grading::{self, Leniency, RewardKind};
-use crate::rlm::{parsed_answer, python};
+use crate::rlm::parsed_answer;
 use crate::row::EnvRow;
 
 pub use tasks::{LongParams, LongTask};
@@ -97,7 +97,7 @@ struct Episode {
 impl Env for Episode {
     async fn init(&mut self, prompt: Vec<Message>, _context: EnvContext) -> Result<Vec<Message>, EnvError> {
         let question = crate::row::question(&prompt);
-        let context = self.row.context.as_ref().map(|context| python::str_of(context.value())).unwrap_or_default();
+        let context = self.row.context.as_ref().map(|context| context.value().display()).unwrap_or_default();
         Ok(vec![Message::user(format!(
             "{context}\n\n{question}\n\nGive the answer alone on the last line, after `Answer:`."
         ))])

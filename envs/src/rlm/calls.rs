@@ -88,7 +88,7 @@ impl Calls {
                 .into_iter()
                 .map(|(prompt, own)| match own {
                     // A plain model sees nothing but its prompt.
-                    Some(own) if !self.original => format!("{prompt}\n\nContext:\n{}", python::str_of(&own)),
+                    Some(own) if !self.original => format!("{prompt}\n\nContext:\n{}", own.display()),
                     _ => prompt,
                 })
                 .collect();
@@ -246,7 +246,7 @@ fn arguments<const N: usize>(
 fn text(value: Option<Value>) -> String {
     match value {
         Some(Value::Str(text)) => text,
-        Some(other) => python::str_of(&other),
+        Some(other) => other.display(),
         None => String::new(),
     }
 }

@@ -324,7 +324,13 @@ impl Env for Episode {
             ]
         } else {
             let about = metadata::sentence(data.value(), metadata::LISTED);
-            vec![system, Message::user(prompts::first_message(params.prompt, &about, turn))]
+            let mut messages = vec![system];
+            // A prompt of the author's own knows its own examples.
+            if params.system_prompt.is_none() && task_prompt.is_none() {
+                messages.extend(prompts::examples(params.prompt, &offer));
+            }
+            messages.push(Message::user(prompts::first_message(params.prompt, &about, turn)));
+            messages
         };
         self.record = Record::default();
         self.playing = Some(Playing {
@@ -429,15 +435,7 @@ impl Env for Episode {
 fn describe_turn(reading: &TurnReading, execution: Option<&Execution>) -> BTreeMap<String, Json> {
     let mut about = BTreeMap::from([("blocks".to_owned(), json!(reading.blocks))]);
     if let Some(execution) = execution {
-        let outcome = match &execution.outcome {
-            Outcome::Completed => "completed",
-            Outcome::Raised { .. } => "raised",
-            Outcome::TimedOut => "timed_out",
-            Outcome::MemoryExceeded => "memory_exceeded",
-            Outcome::Killed { .. } => "killed",
-            Outcome::HostError { .. } => "host_error",
-        };
-        about.insert("outcome".to_owned(), json!(outcome));
+        about.insert("outcome".to_owned(), json!(execution.outcome.name()));
         if let Outcome::Raised { type_name, .. } = &execution.outcome {
             about.insert("exception".to_owned(), json!(type_name));
         }

@@ -1,11 +1,11 @@
 //! The answer against the truth: a pure function on the host, over values that were copied out of the guest.
 
+use espalier_datasets::error::kind;
 use espalier_sandbox::{FinalAnswer, Value};
 use serde::{Deserialize, Serialize};
 
 use super::{literal, python};
 use crate::graders::numeric;
-use crate::row::kind;
 
 /// How an answer is graded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,8 +75,8 @@ fn exact(answer: &FinalAnswer, truth: &serde_json::Value, leniency: Leniency) ->
                 (Value::List(mut given), Value::List(mut truth))
                     if leniency.unordered || matches!(answer.value, Value::Set(_)) =>
                 {
-                    given.sort_by_cached_key(python::repr);
-                    truth.sort_by_cached_key(python::repr);
+                    given.sort_by_cached_key(Value::repr);
+                    truth.sort_by_cached_key(Value::repr);
                     given == truth
                 }
                 (given, truth) => given == truth,
@@ -97,13 +97,13 @@ fn plain(value: &Value, ignore_case: bool) -> Value {
         Value::List(list) | Value::Tuple(list) => Value::List(items(list)),
         Value::Set(set) => {
             let mut sorted = items(set);
-            sorted.sort_by_cached_key(python::repr);
+            sorted.sort_by_cached_key(Value::repr);
             Value::List(sorted)
         }
         Value::Dict(entries) => {
             let mut sorted: Vec<(Value, Value)> =
                 entries.iter().map(|(key, value)| (plain(key, ignore_case), plain(value, ignore_case))).collect();
-            sorted.sort_by_cached_key(|(key, _)| python::repr(key));
+            sorted.sort_by_cached_key(|(key, _)| key.repr());
             Value::Dict(sorted)
         }
         // Beyond 2^53 a float is not one integer; it stays a float.
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     fn typed(value: Value) -> FinalAnswer {
-        FinalAnswer { text: python::str_of(&value), value }
+        FinalAnswer { text: value.display(), value }
     }
 
     fn score(kind: RewardKind, answer: Value, truth: serde_json::Value) -> f64 {

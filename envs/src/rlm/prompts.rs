@@ -1,10 +1,12 @@
 //! What the model is told: the system prompt, the first message and the instruction of every turn.
 //!
-//! Two sets: [`Style::Full`] for models that follow instructions, [`Style::Compact`] for very small ones (few words,
-//! one worked example to imitate). A system prompt is a template that may contain [`TOOLS_PLACEHOLDER`].
+//! Two sets: [`Style::Full`] for models that follow instructions, [`Style::Compact`] for very small ones: few words, and
+//! worked examples as turns of the conversation, which such a model imitates where it would not follow. A system prompt
+//! is a template that may contain [`TOOLS_PLACEHOLDER`].
 
 use std::fmt::Write as _;
 
+use espalier_inference::Message;
 use serde::{Deserialize, Serialize};
 
 /// Where the list of functions goes in a system prompt.
@@ -17,7 +19,7 @@ pub enum Style {
     /// Complete instructions.
     #[default]
     Full,
-    /// Few words and one example, for models of some hundred million parameters.
+    /// Few words and worked examples, for models of some hundred million parameters.
     Compact,
 }
 
@@ -61,18 +63,92 @@ Say in a sentence what you are going to do, and do it in the same response.";
 
 /// The short system prompt, as a template.
 pub const COMPACT: &str = "\
-You solve tasks with Python. The variable `context` holds a text. Write one code block. You get its output. \
-Then write FINAL(answer).
-{custom_tools_section}
-Example:
-Task: What is the code of the red door?
-```repl
-for line in context.split(\". \"):
-    if \"red door\" in line:
-        print(line)
-```
-Output: The code of the red door is 5512
-FINAL(5512)";
+You answer tasks by running Python. The variable `context` holds a text. Write one ```repl block of code; you are shown \
+its output. When the output shows the answer, write FINAL(answer).
+{custom_tools_section}";
+
+/// A worked example: the task, the code, what it printed, the answer.
+type Example = (&'static str, &'static str, &'static str, &'static str);
+
+// A model of this size copies what it has seen twice, and the nearest example first: every form of task comes in pairs,
+// and the form that is hardest to copy, a name of two words taken from the question into the code, comes last and
+// three times.
+
+const COUNT: [Example; 2] = [
+    ("How many lines have the label [oak]?", "print(context.count(\"[oak]\"))", "31", "31"),
+    ("How many lines of the text have the label [pine]?", "print(context.count(\"[pine]\"))", "8", "8"),
+];
+
+const CALCULATE: [Example; 2] = [
+    (
+        "Sam has 3 bags with 12 nuts in each. Sam eats 5 nuts and buys 2 more. How many nuts does Sam have?",
+        "print(3 * 12 - 5 + 2)",
+        "33",
+        "33",
+    ),
+    (
+        "Eva buys 4 pens for $3 each and pays with $20. How many dollars does Eva get back?",
+        "print(20 - 4 * 3)",
+        "8",
+        "8",
+    ),
+];
+
+const FIND: [Example; 3] = [
+    (
+        "What is the code of the red door?",
+        "for part in context.split(\". \"):\n    if \"red door\" in part:\n        print(part)",
+        "The code of the red door is 5512",
+        "5512",
+    ),
+    (
+        "What is the code of the silver boat?",
+        "for part in context.split(\". \"):\n    if \"silver boat\" in part:\n        print(part)",
+        "The code of the silver boat is 41907",
+        "41907",
+    ),
+    (
+        "What is the code of the white lamp?",
+        "for part in context.split(\". \"):\n    if \"white lamp\" in part:\n        print(part)",
+        "The code of the white lamp is 55128",
+        "55128",
+    ),
+];
+
+/// A context too long for one: each half goes to a copy.
+const DELEGATE: [Example; 2] = [
+    (
+        "What is the code of the green tower?",
+        "half = len(context) // 2\n\
+         print(rlm_query_batched([\"What is the code of the green tower?\"] * 2, [context[:half], context[half:]]))",
+        "['not found', 80713]",
+        "80713",
+    ),
+    (
+        "What is the code of the black wheel?",
+        "half = len(context) // 2\n\
+         print(rlm_query_batched([\"What is the code of the black wheel?\"] * 2, [context[:half], context[half:]]))",
+        "[20644, 'not found']",
+        "20644",
+    ),
+];
+
+/// The worked examples that stand between the system prompt and the task, as turns: none in the full style.
+pub fn examples(style: Style, offer: &Offer) -> Vec<Message> {
+    if style == Style::Full {
+        return Vec::new();
+    }
+    let delegate: &[Example] = if offer.rlm { &DELEGATE } else { &[] };
+    let mut messages = Vec::new();
+    for (question, code, output, answer) in COUNT.iter().chain(&CALCULATE).chain(&FIND).chain(delegate) {
+        let turn = |turn| Turn { question, turn, max_turns: u32::MAX };
+        messages.push(Message::user(first_message(style, "", turn(0))));
+        messages.push(Message::assistant(format!("```repl\n{code}\n```")));
+        messages.push(Message::user(format!("Output:\n{output}\n\n{}", next_instruction(style, turn(1)))));
+        messages.push(Message::assistant(format!("FINAL({answer})")));
+    }
+    messages
+}
 
 /// The system prompt with the list of functions in its place.
 pub fn system(template: &str, style: Style, offer: &Offer) -> String {
@@ -170,7 +246,7 @@ pub fn next_instruction(style: Style, turn: Turn<'_>) -> String {
             )
         }
         (Style::Full, true) => last_turn_note(turn).trim_start().to_owned(),
-        (Style::Compact, false) => "Write FINAL(answer), or one more code block.".to_owned(),
+        (Style::Compact, false) => "Write FINAL(answer), or another block.".to_owned(),
         (Style::Compact, true) => "Write FINAL(answer) now.".to_owned(),
     }
 }
@@ -218,8 +294,16 @@ mod tests {
     #[test]
     fn the_compact_prompt_stays_short() {
         let alone = system(COMPACT, Style::Compact, &Offer::default());
-        assert!(alone.len() < 500, "{} bytes", alone.len());
-        assert_snapshot!("compact_with_children", system(COMPACT, Style::Compact, &Offer { tools: vec![], ..offer() }));
+        assert!(alone.len() < 300, "{} bytes", alone.len());
+        let offer = Offer { tools: vec![], ..offer() };
+        let mut text = system(COMPACT, Style::Compact, &offer);
+        for message in examples(Style::Compact, &offer) {
+            let _ = write!(text, "\n---- {:?}\n{}", message.role, message.content);
+        }
+        assert_snapshot!("compact_with_children", text);
+        let alone = examples(Style::Compact, &Offer::default());
+        assert!(alone.iter().all(|message| !message.content.contains("rlm_query")), "{alone:?}");
+        assert_eq!(examples(Style::Full, &offer), []);
     }
 
     #[test]

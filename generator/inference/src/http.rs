@@ -2,12 +2,12 @@
 //!
 //! One [`HttpClient`] serves one endpoint: it bounds how many requests are under way, tries again where that can help
 //! (no connection, a broken answer, 408, 425, 429 and 5xx), waits as long as the endpoint asks (`Retry-After`), and ends
-//! every request by its deadline or by cancellation, which closes its connection.
+//! every request by its deadline or by cancellation, which closes its connection. Who waits meanwhile is told in the log.
 //!
 //! Invariants: answers are read up to a bound; what an endpoint said is quoted in errors, but only its beginning, and
 //! never the key; redirects are not followed, so that a key goes nowhere but to the endpoint it was meant for.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -25,6 +25,9 @@ use crate::template::days_from_civil;
 
 /// Bytes of an endpoint's answer that an error quotes.
 const QUOTED: usize = 400;
+
+/// Warnings about one endpoint are this far apart: hundreds of requests may wait for it at once.
+const WARNED_EVERY: Duration = Duration::from_secs(10);
 
 /// What a client puts up with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +95,8 @@ pub(crate) struct HttpClient {
     limits: EndpointLimits,
     /// What must not be quoted.
     secret: Option<String>,
+    /// When a warning was last written.
+    warned: Mutex<Option<Instant>>,
 }
 
 impl HttpClient {
@@ -104,7 +109,7 @@ impl HttpClient {
             .build()
             .map_err(|error| chain(&error))?;
         let permits = Arc::new(Semaphore::new(limits.concurrency.clamp(1, Semaphore::MAX_PERMITS)));
-        Ok(Self { client, permits, limits, secret })
+        Ok(Self { client, permits, limits, secret, warned: Mutex::new(None) })
     }
 
     /// Posts JSON and gives the JSON that comes back.
@@ -149,9 +154,27 @@ impl HttpClient {
                 );
                 return Err(HttpError::Exhausted { tries, reason });
             }
-            tracing::debug!(%url, tries, %reason, wait_ms = wait.as_millis() as u64, "trying again");
+            let seconds = wait.as_secs_f64();
+            if self.is_time_to_warn() {
+                let most = self.limits.retries + 1;
+                tracing::warn!(
+                    "`{url}` did not answer (try {tries} of {most}): {reason}; trying again in {seconds:.1} s"
+                );
+            } else {
+                tracing::debug!(%url, tries, %reason, seconds, "trying again");
+            }
             tokio::time::sleep(wait).await;
         }
+    }
+
+    fn is_time_to_warn(&self) -> bool {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let due = warned.is_none_or(|last| now.duration_since(last) >= WARNED_EVERY);
+        if due {
+            *warned = Some(now);
+        }
+        due
     }
 
     async fn attempt(&self, url: &Url, headers: HeaderMap, body: Bytes) -> Attempt {

@@ -47,6 +47,29 @@ impl Default for SamplingParams {
     }
 }
 
+impl SamplingParams {
+    /// Refuses what no engine takes: the parameter, what was expected and what came. An engine may ask for more.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let wrong = |name, expected: &str, got: String| Err((name, format!("must be {expected}, got {got}")));
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            return wrong("temperature", "a number from 0", self.temperature.to_string());
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return wrong("top_p", "a number above 0, up to 1", self.top_p.to_string());
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return wrong("min_p", "a number from 0 to 1", self.min_p.to_string());
+        }
+        if self.max_tokens == 0 {
+            return wrong("max_tokens", "at least 1", "0".to_owned());
+        }
+        if self.stop.iter().any(String::is_empty) {
+            return wrong("stop", "a list of texts that are not empty", "an empty one".to_owned());
+        }
+        Ok(())
+    }
+}
+
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -7,8 +7,9 @@
 //! | [`reader`] | [`TrajectoryReader`], both formats |
 //! | [`export`] | [`GeneratorOutput`], the columns that a trainer takes |
 //!
-//! Invariants: what was written of a tree is whole or ignored; nothing finished is touched again; a file that is
-//! damaged is said to be, with its row.
+//! Invariants: what was written of a tree is whole or ignored; what is finished is changed only when a run is resumed,
+//! file by file, each whole before it takes the old one's name; a tree is in a format once; a file that is damaged is
+//! said to be, with its row.
 
 pub mod export;
 pub mod reader;

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use arrow_array::{Array, StructArray};
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use serde::Deserialize;
 
 use super::OutputError;
@@ -16,6 +16,9 @@ use crate::trajectory::{SCHEMA, Trajectory, Tree, TreeError};
 
 /// The JSONL file of a run's directory.
 pub(super) const JSONL: &str = "trajectories.jsonl";
+
+/// Some editors begin a file with it.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads trajectories one after another. Stops at the first error.
 ///
@@ -142,7 +145,10 @@ fn jsonl(path: PathBuf, file: File) -> Source {
 
 fn parquet(path: PathBuf, file: File) -> Result<Source, OutputError> {
     let broken = |reason: String| OutputError::File { path: path.clone(), reason };
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file)
+    // Without what a writer stored of its own in-memory types: a text is a text, whether it was a `large_string` or a
+    // dictionary there.
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+    let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)
         .map_err(|error| broken(format!("not a whole Parquet file: {error}")))?;
     let format =
         builder.metadata().file_metadata().key_value_metadata().and_then(|entries| {
@@ -171,7 +177,8 @@ fn next_line(
         }
         *line += 1;
         let whole = bytes.last() == Some(&b'\n');
-        let text = bytes.trim_ascii();
+        let text = if *line == 1 { bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes) } else { bytes.as_slice() };
+        let text = text.trim_ascii();
         if text.is_empty() {
             continue;
         }
@@ -205,7 +212,9 @@ pub(super) fn parse_line(text: &[u8]) -> Result<Trajectory, String> {
             None => return Err(format!("expected `schema` to be `{SCHEMA}`, there is none")),
         }
     }
-    serde_json::from_slice(text).map_err(|error| format!("not a trajectory: {error}"))
+    let trajectory: Trajectory = serde_json::from_slice(text).map_err(|error| format!("not a trajectory: {error}"))?;
+    trajectory.check()?;
+    Ok(trajectory)
 }
 
 fn next_record(
@@ -219,7 +228,9 @@ fn next_record(
         if let Some((records, at)) = batch
             && *at < records.len()
         {
-            let found = from_record(records, *at).map_err(|reason| broken(*row, reason))?;
+            let found = from_record(records, *at)
+                .and_then(|it| it.check().map(|()| it))
+                .map_err(|reason| broken(*row, reason))?;
             *at += 1;
             *row += 1;
             return Ok(Some(found));

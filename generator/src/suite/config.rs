@@ -1,7 +1,7 @@
 //! A suite as TOML.
 //!
 //! ```toml
-//! name = "long contexts"
+//! name = "long-contexts"
 //! seed = 7
 //! samples = 4
 //! pass_k = [1, 4]
@@ -9,7 +9,7 @@
 //! [[engine]]
 //! name = "small"
 //! kind = "openai"
-//! options = { model = "small", url = "http://localhost:8000/v1" }
+//! options = { model = "small", base_url = "http://localhost:8000/v1" }
 //! sampling = { temperature = 0.7, max_tokens = 512 }
 //!
 //! [[task]]
@@ -188,6 +188,10 @@ impl SuiteConfig {
 
     /// Reads a suite from a table. Unknown keys are refused with the nearest valid name.
     pub fn from_value(value: &Map<String, Value>) -> Result<Self, SuiteError> {
+        // JSON has no infinite numbers: TOML's `inf` and `nan` arrive as nothing.
+        if let Some(key) = value.iter().find_map(|(key, value)| null(key, value)) {
+            return Err(SuiteError::Key { key, reason: "must be a finite number, got `inf` or `nan`".to_owned() });
+        }
         let config: Self = espalier_envs::params::read("suite", value).map_err(|error| match error {
             EnvError::Invalid { key, reason, .. } => SuiteError::Key { key, reason },
             other => SuiteError::Key { key: "suite".to_owned(), reason: other.to_string() },
@@ -196,7 +200,8 @@ impl SuiteConfig {
         Ok(config)
     }
 
-    /// What decides a rollout, as JSON: everything but how many there are and how they are summed up.
+    /// What decides a rollout, as JSON: everything but how many there are and how they are summed up. Keys that are not
+    /// there have their default.
     pub(super) fn identity(&self) -> Value {
         let mut same = self.clone();
         same.samples = 0;
@@ -221,8 +226,23 @@ impl SuiteConfig {
         if self.tasks.is_empty() {
             return wrong("task".to_owned(), "is missing: name at least one task with `[[task]]`".to_owned());
         }
-        if self.samples == 0 {
-            return wrong("samples".to_owned(), "must be at least 1, got 0".to_owned());
+        plain("name", &self.name)?;
+        for (key, least) in [("samples", u64::from(self.samples)), ("in_flight", self.in_flight as u64)] {
+            if least == 0 {
+                return wrong(key.to_owned(), "must be at least 1, got 0".to_owned());
+            }
+        }
+        if self.pass_k.contains(&0) {
+            return wrong("pass_k".to_owned(), "must be numbers from 1, got 0".to_owned());
+        }
+        let within = |table: String, checked: Result<(), (&'static str, String)>| {
+            checked.map_err(|(key, reason)| SuiteError::Key { key: format!("{table}.{key}"), reason })
+        };
+        within("output".to_owned(), self.output.check())?;
+        within("limits".to_owned(), self.limits.check())?;
+        within("rollout".to_owned(), self.rollout.check())?;
+        for (index, engine) in self.engines.iter().enumerate() {
+            within(format!("engine[{index}].sampling"), engine.sampling.check())?;
         }
         names("engine", self.engines.iter().map(|engine| engine.name.as_str()))?;
         names("task", self.tasks.iter().map(|task| task.name.as_str()))?;
@@ -240,6 +260,8 @@ impl SuiteConfig {
             if task.samples == Some(0) {
                 return wrong(format!("task[{index}].samples"), "must be at least 1, got 0".to_owned());
             }
+            within(format!("task[{index}].limits"), task.limits.as_ref().map_or(Ok(()), TreeLimits::check))?;
+            within(format!("task[{index}].rollout"), task.rollout.as_ref().map_or(Ok(()), LoopOptions::check))?;
             let mut modes = task.modes.clone();
             modes.sort();
             modes.dedup();
@@ -255,18 +277,36 @@ impl SuiteConfig {
     }
 }
 
-/// Names become directories: they must be plain and different.
+/// The first key whose value is nothing.
+fn null(key: &str, value: &Value) -> Option<String> {
+    match value {
+        Value::Null => Some(key.to_owned()),
+        Value::Object(entries) => entries.iter().find_map(|(name, value)| null(&format!("{key}.{name}"), value)),
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(index, value)| null(&format!("{key}[{index}]"), value))
+        }
+        _ => None,
+    }
+}
+
+/// Names become directories: they must be plain.
+fn plain(key: &str, name: &str) -> Result<(), SuiteError> {
+    let plain = !name.is_empty()
+        && !name.starts_with('.')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    if plain {
+        return Ok(());
+    }
+    let reason = format!("must consist of letters, digits, `-`, `_` and `.`, and begin with no `.`; got `{name}`");
+    Err(SuiteError::Key { key: key.to_owned(), reason })
+}
+
+/// Names of one kind must be plain and different.
 fn names<'a>(key: &str, all: impl Iterator<Item = &'a str>) -> Result<(), SuiteError> {
     let mut seen = std::collections::HashSet::new();
     for (index, name) in all.enumerate() {
         let key = format!("{key}[{index}].name");
-        let plain = !name.is_empty()
-            && !name.starts_with('.')
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-        if !plain {
-            let reason = format!("must consist of letters, digits, `-`, `_` and `.`, got `{name}`");
-            return Err(SuiteError::Key { key, reason });
-        }
+        plain(&key, name)?;
         if !seen.insert(name) {
             return Err(SuiteError::Key { key, reason: format!("is there twice: `{name}`") });
         }

@@ -10,11 +10,12 @@
 //! | [`mod@compare`] | two results side by side, with paired intervals |
 //!
 //! Invariants: the same suite with the same seed asks the same questions in the same order with the same seeds, in every
-//! mode and of every model; a rollout that failed is counted as failed, never as a wrong answer; what does not fit a
-//! model's context is said not to fit.
+//! mode and of every model; a rollout that failed is counted as failed, never as a wrong answer, and is played again when
+//! the run is resumed; what does not fit a model's context is said not to fit.
 
 pub mod compare;
 pub mod config;
+mod contents;
 pub mod engines;
 pub mod report;
 pub mod results;
@@ -32,7 +33,7 @@ pub use config::{EngineSpec, Mode, SuiteConfig, TaskConfig};
 pub use engines::{BuiltEngine, EngineFactory, StandardEngines};
 pub use report::report;
 pub use results::{CellResult, SuiteResult};
-pub use runner::{SuiteEvent, SuiteOptions, SuiteRun, run_suite};
+pub use runner::{MAX_ROLLOUTS, MAX_ROWS, SuiteEvent, SuiteOptions, SuiteRun, run_suite};
 
 /// Why a suite could not be run or read.
 #[derive(Debug, Error)]
@@ -81,14 +82,14 @@ pub enum SuiteError {
     },
     /// What lies in the directory was asked for otherwise.
     #[error(
-        "`{}` holds a run of another suite: `{key}` differs; resume it with the suite that it began with, or name another directory",
+        "`{}` holds a run of another suite: {difference}; resume it with the suite and the files that it began with, or name another directory",
         directory.display()
     )]
     Changed {
         /// The directory.
         directory: PathBuf,
-        /// The first key that differs.
-        key: String,
+        /// The first key that differs, or the file that no longer holds what it did.
+        difference: String,
     },
     /// Trajectories cannot be written or read.
     #[error(transparent)]

@@ -64,12 +64,17 @@ pub fn cells(cells: &[CellResult]) -> String {
         row.extend(ks.iter().map(|k| cell.pass_at_k.get(k).map_or_else(dash, |value| format!("{value:.3}"))));
         row.push(percent(cell.valid_blocks));
         row.push(percent(cell.final_given));
-        row.push(format!("{:.1}", cell.turns));
-        row.push(format!("{:.1}", cell.sub_calls));
-        row.push(format!("{:.1}", cell.children));
-        row.push(format!("{:.0}", cell.prompt_tokens));
-        row.push(format!("{:.0}", cell.sampled_tokens));
-        row.push(format!("{:.2}", cell.seconds));
+        for (mean, digits) in [
+            (cell.turns, 1),
+            (cell.sub_calls, 1),
+            (cell.children, 1),
+            (cell.prompt_tokens, 0),
+            (cell.sampled_tokens, 0),
+            (cell.seconds, 2),
+        ] {
+            // Where every rollout failed there is nothing to average.
+            row.push(if cell.failed < cell.rollouts { format!("{mean:.digits$}") } else { dash() });
+        }
         row.push(format!("{} of {}", cell.failed, cell.rollouts));
         row
     });

@@ -23,7 +23,7 @@ pub struct CellResult {
     pub mode: Mode,
     /// Roots that were played.
     pub rollouts: usize,
-    /// Of these, how many failed (engine, environment): they are in no score.
+    /// Of these, how many failed (engine, environment): they are in no score and in no mean.
     pub failed: usize,
     /// Of these, how many did not fit the model's context: they score 0.
     pub does_not_fit: usize,
@@ -78,11 +78,6 @@ pub struct Scoring {
     pub pass_reward: f32,
 }
 
-/// Whether a rollout says nothing about the model.
-fn is_failed(root: &Trajectory) -> bool {
-    matches!(root.stop, RolloutStop::EngineError | RolloutStop::EnvError | RolloutStop::Cancelled)
-}
-
 /// Whether not even the first prompt fitted.
 fn is_too_long(root: &Trajectory) -> bool {
     root.stop == RolloutStop::ContextOverflow && root.turns.is_empty()
@@ -96,7 +91,7 @@ impl CellResult {
         let mut stops: BTreeMap<String, usize> = BTreeMap::new();
         for root in &roots {
             *stops.entry(root.stop.to_string()).or_default() += 1;
-            if !is_failed(root) {
+            if !root.stop.is_failure() {
                 rewards.entry(root.instance_id.clone()).or_default().push(root.reward);
             }
         }
@@ -112,17 +107,18 @@ impl CellResult {
             (!chances.is_empty()).then(|| (k, mean(&chances)))
         });
         let number = |root: &Trajectory, key: &str| root.env_metrics.get(key).and_then(serde_json::Value::as_f64);
-        let blocks: f64 = roots.iter().filter_map(|root| number(root, "blocks")).sum();
-        let valid: f64 = roots.iter().filter_map(|root| number(root, "valid_blocks")).sum();
-        let given: Vec<f64> =
-            roots.iter().filter(|root| !is_failed(root)).filter_map(|root| gave_answer(root)).collect();
-        let per_tree = |of: &dyn Fn(&Tree) -> f64| mean(&trees.iter().map(of).collect::<Vec<f64>>());
+        // What failed halfway says as little about costs as about the score.
+        let whole: Vec<&Tree> = trees.iter().filter(|tree| !tree.root.stop.is_failure()).collect();
+        let blocks: f64 = whole.iter().filter_map(|tree| number(&tree.root, "blocks")).sum();
+        let valid: f64 = whole.iter().filter_map(|tree| number(&tree.root, "valid_blocks")).sum();
+        let given: Vec<f64> = whole.iter().filter_map(|tree| gave_answer(&tree.root)).collect();
+        let per_tree = |of: &dyn Fn(&Tree) -> f64| mean(&whole.iter().map(|tree| of(tree)).collect::<Vec<f64>>());
         Self {
             task: task.to_owned(),
             engine: engine.to_owned(),
             mode,
             rollouts: roots.len(),
-            failed: roots.iter().filter(|root| is_failed(root)).count(),
+            failed: trees.len() - whole.len(),
             does_not_fit: roots.iter().filter(|root| is_too_long(root)).count(),
             score: (!per_row.is_empty())
                 .then(|| bootstrap(&per_row, seed::derive(scoring.seed, &format!("{task}/{engine}/{}", mode.name())))),

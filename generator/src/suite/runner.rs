@@ -4,6 +4,7 @@
 //! other, the roots of a cell side by side. `results.json` and `report.md` lie in the directory itself.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::SuiteError;
 use super::config::{Mode, SuiteConfig, TaskConfig};
+use super::contents::{Contents, contents};
 use super::engines::{BuiltEngine, EngineFactory};
 use super::report::report;
 use super::results::{CellResult, Scoring, SuiteResult, write_whole};
@@ -24,8 +26,14 @@ use crate::player::Player;
 use crate::rollouts::{Progress, RolloutJob, RunOptions, groups, run};
 use crate::seed;
 use crate::source::RowSource;
-use crate::trajectory::{TrajectoryId, Tree};
+use crate::trajectory::{Trajectory, TrajectoryId, Tree};
 use crate::tree::{Players, Service, TreeOptions, TreeTask};
+
+/// Most rows of a suite, all tasks together: they are held in memory while it runs.
+pub const MAX_ROWS: usize = 100_000;
+
+/// Most roots of a cell: its rows, times the samples of each.
+pub const MAX_ROLLOUTS: u64 = 1_000_000;
 
 /// The id of the environment behind the modes `repl` and `recursive`.
 const RLM: &str = "rlm";
@@ -34,7 +42,7 @@ const RLM: &str = "rlm";
 pub struct SuiteOptions {
     /// Where results and trajectories go.
     pub directory: PathBuf,
-    /// Go on with what is there; else a directory with trajectories is refused.
+    /// Go on with what is there, and play again what failed; else a directory with trajectories is refused.
     pub resume: bool,
     /// The environments.
     pub registry: Registry,
@@ -97,10 +105,25 @@ pub async fn run_suite(
 ) -> Result<SuiteRun, SuiteError> {
     let begun = Instant::now();
     config.check()?;
-    let mut loaded = Vec::new();
-    for task in &config.tasks {
-        loaded.push(load(task, &options.registry)?);
-    }
+    let nothing = |cancelled| SuiteRun {
+        result: SuiteResult { name: config.name.clone(), seed: config.seed, cells: Vec::new() },
+        cancelled,
+        took: begun.elapsed(),
+    };
+    // Reading much data takes its time: not on a thread that others wait for, and only until somebody cancels.
+    let reading = tokio::task::spawn_blocking({
+        let (config, registry, cancel) = (config.clone(), options.registry.clone(), cancel.clone());
+        move || read_inputs(&config, &registry, &cancel)
+    });
+    let read = match reading.await {
+        Ok(read) => read?,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is shutting down.
+            Err(_) => None,
+        },
+    };
+    let Some((loaded, contents)) = read else { return Ok(nothing(true)) };
     let mut built: BTreeMap<&str, BuiltEngine> = BTreeMap::new();
     for spec in &config.engines {
         built.insert(&spec.name, engines.make(spec).await?);
@@ -111,14 +134,14 @@ pub async fn run_suite(
         source,
     })?;
 
-    same_suite(config, &options)?;
+    same_suite(config, contents, &options)?;
 
     let player = |name: &str| -> Option<Player> {
         let spec = config.engines.iter().find(|spec| spec.name == name)?;
         Some(built.get(name)?.player(spec))
     };
     let of = config.tasks.iter().map(|task| task.modes.len() * config.engines.len()).sum();
-    let mut result = SuiteResult { name: config.name.clone(), seed: config.seed, cells: Vec::new() };
+    let SuiteRun { mut result, .. } = nothing(false);
     let mut index = 0;
     for (task, loaded) in config.tasks.iter().zip(&loaded) {
         for spec in &config.engines {
@@ -160,10 +183,14 @@ pub async fn run_suite(
     Ok(SuiteRun { result, cancelled: false, took: begun.elapsed() })
 }
 
-/// Refuses to mix the rollouts of different suites; leaves a note of this one for the next run.
-fn same_suite(config: &SuiteConfig, options: &SuiteOptions) -> Result<(), SuiteError> {
+/// Refuses to mix the rollouts of different suites or of different files; leaves a note of this one for the next run.
+fn same_suite(config: &SuiteConfig, contents: Contents, options: &SuiteOptions) -> Result<(), SuiteError> {
+    const CONTENTS: &str = "contents";
     let path = options.directory.join("suite.json");
-    let now = config.identity();
+    let mut now = config.identity();
+    if let Some(entries) = now.as_object_mut() {
+        entries.insert(CONTENTS.to_owned(), serde_json::json!(contents));
+    }
     if options.resume && path.is_file() {
         let text = std::fs::read_to_string(&path).map_err(|source| SuiteError::Io {
             path: path.clone(),
@@ -172,18 +199,61 @@ fn same_suite(config: &SuiteConfig, options: &SuiteOptions) -> Result<(), SuiteE
         })?;
         let before: serde_json::Value = serde_json::from_str(&text)
             .map_err(|error| SuiteError::Syntax { path: path.clone(), reason: format!("not valid JSON: {error}") })?;
-        if before != now {
-            let keys = now.as_object().into_iter().flatten();
-            let key = keys.into_iter().find(|(key, value)| before.get(key.as_str()) != Some(*value));
-            let key = key.map_or_else(|| "suite".to_owned(), |(key, _)| key.clone());
-            return Err(SuiteError::Changed { directory: options.directory.clone(), key });
-        }
-        return Ok(());
+        let Some(steps) = difference(&[], Some(&before), Some(&now)) else { return Ok(()) };
+        let difference = match &steps[..] {
+            [Step::Key(CONTENTS), Step::Key(file)] => format!("`{file}` held something else"),
+            steps => format!("`{}` differs", key(steps)),
+        };
+        return Err(SuiteError::Changed { directory: options.directory.clone(), difference });
     }
     if path.is_file() {
         return Err(OutputError::Exists(options.directory.clone()).into());
     }
     write_whole(&path, &format!("{now:#}\n"))
+}
+
+/// One step into a JSON value.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Key(&'a str),
+    Item(usize),
+}
+
+/// The way to the first difference; keys and files that only one of the two names are differences too.
+fn difference<'a>(
+    at: &[Step<'a>],
+    before: Option<&'a serde_json::Value>,
+    now: Option<&'a serde_json::Value>,
+) -> Option<Vec<Step<'a>>> {
+    use serde_json::Value::{Array, Object};
+    let below = |step| [at, &[step]].concat();
+    match (before, now) {
+        _ if before == now => None,
+        (Some(Object(before)), Some(Object(now))) => before
+            .keys()
+            .chain(now.keys())
+            .find_map(|key| difference(&below(Step::Key(key)), before.get(key), now.get(key))),
+        (Some(Array(before)), Some(Array(now))) if before.len() == now.len() => before
+            .iter()
+            .zip(now)
+            .enumerate()
+            .find_map(|(index, (before, now))| difference(&below(Step::Item(index)), Some(before), Some(now))),
+        _ => Some(at.to_vec()),
+    }
+}
+
+/// Steps as a key is written in messages: `task[0].data.limit`.
+fn key(steps: &[Step<'_>]) -> String {
+    let mut text = String::new();
+    for step in steps {
+        let _ = match step {
+            Step::Key(key) if text.is_empty() => write!(text, "{key}"),
+            Step::Key(key) => write!(text, ".{key}"),
+            Step::Item(index) => write!(text, "[{index}]"),
+        };
+    }
+    // A file of another shape altogether.
+    if text.is_empty() { "suite".to_owned() } else { text }
 }
 
 fn tell(events: Option<&mpsc::Sender<SuiteEvent>>, event: SuiteEvent) {
@@ -193,35 +263,73 @@ fn tell(events: Option<&mpsc::Sender<SuiteEvent>>, event: SuiteEvent) {
     }
 }
 
-fn load(task: &TaskConfig, registry: &Registry) -> Result<Loaded, SuiteError> {
+/// The tasks' rows, and what the files hold; `None` where a cancellation came first.
+fn read_inputs(
+    config: &SuiteConfig,
+    registry: &Registry,
+    cancel: &CancellationToken,
+) -> Result<Option<(Vec<Loaded>, Contents)>, SuiteError> {
+    let mut loaded = Vec::new();
+    let mut room = MAX_ROWS;
+    for task in &config.tasks {
+        let samples = task.samples.unwrap_or(config.samples);
+        let Some(task) = load(task, samples, registry, room, cancel)? else { return Ok(None) };
+        room -= task.rows.len();
+        loaded.push(task);
+    }
+    Ok(contents(config, cancel)?.map(|contents| (loaded, contents)))
+}
+
+/// Reads one task, at most `room` rows of it.
+fn load(
+    task: &TaskConfig,
+    samples: u32,
+    registry: &Registry,
+    room: usize,
+    cancel: &CancellationToken,
+) -> Result<Option<Loaded>, SuiteError> {
     let wrong = |reason: String| SuiteError::Task { task: task.name.clone(), reason };
+    // Parameters are read even where no mode plays them: a mistake in them is a mistake.
+    let env = registry.prepare(&task.env, &task.params).map_err(|error| wrong(error.to_string()))?;
+    let alone = task.modes.contains(&Mode::Alone).then_some(env);
+    let in_repl = task.modes.iter().any(|mode| *mode != Mode::Alone);
+    let rlm = if in_repl || !task.rlm.is_empty() {
+        Some(registry.prepare(RLM, &task.rlm).map_err(|error| wrong(error.to_string()))?)
+    } else {
+        None
+    };
+    let rlm = rlm.filter(|_| in_repl);
+
     let mut rows = Vec::new();
-    let mut seen = HashSet::new();
     for row in task.data.rows(&Builtin).map_err(|error| wrong(error.to_string()))? {
+        if cancel.is_cancelled() {
+            return Ok(None);
+        }
         let row = row.map_err(|error| wrong(error.to_string()))?;
+        if rows.len() == room {
+            return Err(wrong(format!(
+                "its data has more rows than fit: a suite has at most {MAX_ROWS}, all tasks together; take fewer with \
+                 `data.limit`"
+            )));
+        }
         let row = EnvRow::from_row(row).map_err(|error| wrong(error.to_string()))?;
-        if !seen.insert(row.id.clone()) {
-            return Err(wrong(format!("two rows have the id `{}`; ids must differ", row.id)));
+        // Whatever a row lacks is known before anything is played.
+        for prepared in [&alone, &rlm].into_iter().flatten() {
+            prepared.make(&row).map_err(|error| wrong(error.to_string()))?;
         }
         rows.push(row);
     }
     if rows.is_empty() {
         return Err(wrong("its data has no rows".to_owned()));
     }
-    let prepare = |wanted: bool, id: &str, params| -> Result<Option<Prepared>, SuiteError> {
-        if !wanted {
-            return Ok(None);
-        }
-        let prepared = registry.prepare(id, params).map_err(|error| wrong(error.to_string()))?;
-        // Whatever a row lacks is known before anything is played.
-        for row in &rows {
-            prepared.make(row).map_err(|error| wrong(error.to_string()))?;
-        }
-        Ok(Some(prepared))
-    };
-    let alone = prepare(task.modes.contains(&Mode::Alone), &task.env, &task.params)?;
-    let rlm = prepare(task.modes.iter().any(|mode| *mode != Mode::Alone), RLM, &task.rlm)?;
-    Ok(Loaded { rows, alone, rlm })
+    let roots = rows.len() as u64 * u64::from(samples);
+    if roots > MAX_ROLLOUTS {
+        return Err(wrong(format!(
+            "{} rows x {samples} samples are {roots} rollouts; expected at most {MAX_ROLLOUTS}",
+            rows.len()
+        )));
+    }
+    Ok(Some(Loaded { rows, alone, rlm }))
 }
 
 /// One task, one model, one mode.
@@ -302,7 +410,10 @@ impl Cell<'_> {
         if !options.resume {
             return Ok((RunWriter::create(directory, self.config.output.clone())?, Vec::new()));
         }
-        let (writer, resumed) = RunWriter::resume(directory, self.config.output.clone())?;
+        let wanted: HashSet<&TrajectoryId> = jobs.iter().map(|job| &job.task.id).collect();
+        // An endpoint that was away must not spoil a run for good.
+        let replay = |root: &Trajectory| root.stop.is_failure() && wanted.contains(&root.id());
+        let (writer, resumed) = RunWriter::resume(directory, self.config.output.clone(), replay)?;
         for note in resumed.repaired {
             tell(options.events.as_ref(), SuiteEvent::Note(format!("{}: {note}", directory.display())));
         }
@@ -313,7 +424,6 @@ impl Cell<'_> {
         for note in notes {
             tell(options.events.as_ref(), SuiteEvent::Note(note));
         }
-        let wanted: HashSet<&TrajectoryId> = jobs.iter().map(|job| &job.task.id).collect();
         trees.retain(|tree| wanted.contains(&tree.root.id()));
         Ok((writer, trees))
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use espalier_generator::output::{OutputOptions, RunWriter};
+use espalier_generator::{RolloutStop, Trajectory};
 
 /// The Python of a virtual environment in the per-user cache that has what the snippet imports; made on first use.
 fn python() -> Result<PathBuf, String> {
@@ -55,12 +56,23 @@ async fn the_documented_snippet_reads_both_formats() {
     let snippet = text.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let mut writer = RunWriter::create(directory.path(), OutputOptions::default()).unwrap();
-    writer.write(&crate::output::tree("1").await).unwrap();
+    let mut failed = crate::output::tree("2").await;
+    failed.root.stop = RolloutStop::EngineError;
+    for tree in [crate::output::tree("1").await, failed] {
+        writer.write(&tree).unwrap();
+    }
     writer.finish().unwrap();
+    // A resumed run leaves several parts, and plays again what failed.
+    let again = |root: &Trajectory| root.stop.is_failure();
+    let (mut writer, _) = RunWriter::resume(directory.path(), OutputOptions::default(), again).unwrap();
+    writer.write(&crate::output::tree("2").await).unwrap();
+    writer.finish().unwrap();
+    assert!(directory.path().join("trajectories-00001.parquet").is_file());
     let output = Command::new(python).arg("-c").arg(snippet).arg(directory.path()).output().unwrap();
     let (told, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{complained}");
     assert!(told.contains("1_0/0 1_0 completed 1.0"), "{told}");
     assert!(told.contains("1_0 None completed 1.5 {'turns_used': 2}"), "{told}");
     assert!(told.contains("trained on 22 of"), "{told}");
+    assert!(told.contains("2_0 None completed 1.5") && !told.contains("engine_error"), "{told}");
 }

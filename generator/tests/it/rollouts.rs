@@ -113,7 +113,7 @@ async fn a_cancelled_run_keeps_what_ended_and_is_resumed() {
     result.sink.finish().unwrap();
     assert_eq!(read_trees(directory.path()).unwrap().0.len(), 3);
 
-    let (writer, resumed) = RunWriter::resume(directory.path(), OutputOptions::default()).unwrap();
+    let (writer, resumed) = RunWriter::resume(directory.path(), OutputOptions::default(), |_| false).unwrap();
     let mut left = jobs(false);
     left.retain(|job| !resumed.completed.contains(&job.task.id));
     assert_eq!(left.len(), 3);

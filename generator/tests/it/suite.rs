@@ -1,13 +1,20 @@
 //! Suites from TOML to tables.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use espalier_envs::Registry;
+use espalier_generator::metrics::rollout_metrics;
+use espalier_generator::output::{TrajectoryReader, read_trees};
 use espalier_generator::suite::compare::comparison_report;
-use espalier_generator::suite::report::{report, side_by_side};
+use espalier_generator::suite::report::{cells, report, side_by_side};
+use espalier_generator::suite::results::Scoring;
 use espalier_generator::suite::{
-    Mode, StandardEngines, SuiteConfig, SuiteError, SuiteEvent, SuiteOptions, SuiteResult, SuiteRun, compare, run_suite,
+    BuiltEngine, CellResult, EngineFactory, EngineSpec, Mode, StandardEngines, SuiteConfig, SuiteError, SuiteEvent,
+    SuiteOptions, SuiteResult, SuiteRun, compare, run_suite,
 };
+use espalier_generator::{RolloutStop, Tree};
+use espalier_inference::{EngineError, ScriptedEngine};
 use tokio_util::sync::CancellationToken;
 
 /// A suite of GSM8K-like questions and a long context, played by a script that answers 42.
@@ -119,6 +126,218 @@ async fn another_suite_is_not_resumed_into_the_same_directory() {
 }
 
 #[tokio::test]
+async fn a_resumed_suite_names_the_key_that_differs() {
+    type Change = fn(&mut toml::Table);
+    let calls: Change = |table| drop(table.insert("calls".to_owned(), "says-42".into()));
+    let cases: [(&str, Change, Change); 4] = [
+        ("`calls` differs", calls, |_| {}),
+        ("`calls` differs", |_| {}, calls),
+        ("`task[1].data.params.rows` differs", |_| {}, |table| table["task"][1]["data"]["params"]["rows"] = 3.into()),
+        (
+            "`engine[0].options.cycle` differs",
+            |_| {},
+            |table| {
+                table["engine"][0]["options"].as_table_mut().unwrap().remove("cycle");
+            },
+        ),
+    ];
+    for (expected, first, then) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let config = suite(directory.path(), first).unwrap();
+        run(&config, directory.path(), false).await.unwrap();
+        let config = suite(directory.path(), then).unwrap();
+        let error = run(&config, directory.path(), true).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected} in {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_suite_is_not_resumed_over_files_that_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = suite(directory.path(), |_| {}).unwrap();
+    run(&config, directory.path(), false).await.unwrap();
+    for file in ["rows.jsonl", "script.jsonl"] {
+        let path = directory.path().join(file);
+        let before = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, before.replace("42", "43")).unwrap();
+        let error = run(&config, directory.path(), true).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("`{}` held something else", path.display())), "{error}");
+        std::fs::write(&path, before).unwrap();
+    }
+    run(&config, directory.path(), true).await.unwrap();
+}
+
+/// Makes the standard engines, or ones that fail: half of the sessions, once they are asked.
+struct Outage {
+    away: bool,
+}
+
+#[async_trait::async_trait]
+impl EngineFactory for Outage {
+    fn kinds(&self) -> Vec<&'static str> {
+        StandardEngines.kinds()
+    }
+
+    async fn make(&self, spec: &EngineSpec) -> Result<BuiltEngine, SuiteError> {
+        let mut built = StandardEngines.make(spec).await?;
+        if self.away {
+            let engine = ScriptedEngine::function(|request| {
+                if request.seed % 2 == 0 {
+                    return Ok("#### 42".into());
+                }
+                Err(EngineError::Failed { model: "away".to_owned(), reason: "nobody answers".to_owned() })
+            });
+            built.engine = Arc::new(engine.build());
+        }
+        Ok(built)
+    }
+}
+
+#[tokio::test]
+async fn rollouts_that_failed_are_played_again_on_resume() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = suite(directory.path(), |table| {
+        table.insert("samples".to_owned(), 8.into());
+        table["task"].as_array_mut().unwrap().truncate(1);
+    });
+    let config = config.unwrap();
+    let cancel = CancellationToken::new();
+    let first = run_suite(&config, &Outage { away: true }, options(directory.path(), false), &cancel).await.unwrap();
+    let failed = first.result.cells[0].failed;
+    assert!(failed > 0 && failed < 24, "{:?}", first.result.cells[0].stops);
+    let second = run(&config, directory.path(), true).await.unwrap();
+    let cell = &second.result.cells[0];
+    assert_eq!((cell.rollouts, cell.failed), (24, 0), "{:?}", cell.stops);
+    let kept = directory.path().join("out/sums/says-42/alone");
+    let (trees, notes) = read_trees(&kept).unwrap();
+    assert_eq!((trees.len(), notes), (24, vec![]));
+    assert!(trees.iter().all(|tree| !tree.root.stop.is_failure()));
+    for reader in [TrajectoryReader::open(&kept), TrajectoryReader::open_parts(&kept)] {
+        assert_eq!(reader.unwrap().count(), 24, "no id twice");
+    }
+    let third = run(&config, directory.path(), true).await.unwrap();
+    assert_eq!(third.result, second.result, "nothing is left to play");
+}
+
+#[tokio::test]
+async fn means_leave_out_what_failed() {
+    let whole = crate::output::tree("1").await;
+    let mut failed = crate::output::tree("2").await;
+    failed.root.stop = RolloutStop::EngineError;
+    failed.root.turns.clear();
+    failed.root.timings.total_us = 0;
+    let scoring = Scoring { seed: 0, pass_k: vec![1], pass_reward: 1.0 };
+    let of = |trees: &[Tree]| CellResult::new("task", "model", Mode::Alone, trees, &scoring, rollout_metrics(trees));
+    let (one, both) = (of(std::slice::from_ref(&whole)), of(&[whole, failed.clone()]));
+    assert_eq!((both.rollouts, both.failed, one.failed), (2, 1, 0));
+    let means = |cell: &CellResult| {
+        [cell.turns, cell.sub_calls, cell.children, cell.prompt_tokens, cell.sampled_tokens, cell.seconds]
+    };
+    assert_eq!(means(&both), means(&one));
+    assert_eq!((both.metrics["stop/engine_error"], both.metrics["stop/completed"]), (0.5, 0.5));
+    for (name, value) in one.metrics.iter().filter(|(name, _)| !name.starts_with("stop/")) {
+        assert_eq!(both.metrics[name], *value, "{name}");
+    }
+    let none = of(&[failed]);
+    assert!(none.score.is_none() && cells(&[none]).contains("| failed "));
+}
+
+#[tokio::test]
+async fn a_suite_has_a_bounded_number_of_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let many: fn(&mut toml::Table) = |table| {
+        table["task"][1]["env"] = "gsm8k".into();
+        table["task"][1]["data"] = toml::Value::Table(toml::toml! {
+            builtin = "stories"
+            params = { rows = 99999999 }
+        });
+    };
+    let config = suite(directory.path(), many).unwrap();
+    let error = run(&config, directory.path(), false).await.unwrap_err().to_string();
+    assert!(
+        error.contains("task `needle`") && error.contains("at most 100000") && error.contains("`data.limit`"),
+        "{error}"
+    );
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let stopped = run_suite(&config, &StandardEngines, options(directory.path(), false), &cancel).await.unwrap();
+    assert!(stopped.cancelled, "reading stops as well");
+    let config = suite(directory.path(), |table| drop(table.insert("samples".to_owned(), 1_000_000.into()))).unwrap();
+    let error = run(&config, directory.path(), false).await.unwrap_err().to_string();
+    assert!(error.contains("3 rows x 1000000 samples are 3000000 rollouts"), "{error}");
+}
+
+#[test]
+fn values_that_cannot_be_followed_are_refused_by_key() {
+    let cases = [
+        ("limits.wall_s", "1e300"),
+        ("limits.wall_s", "-5"),
+        ("limits.wall_s", "0"),
+        ("limits.wall_s", "nan"),
+        ("limits.wall_s", "inf"),
+        ("limits.tokens", "0"),
+        ("limits.concurrent_calls", "0"),
+        ("limits.repl_memory_mb", "1"),
+        ("rollout.max_turns", "0"),
+        ("rollout.max_input_tokens", "0"),
+        ("rollout.engine_timeout_s", "0"),
+        ("rollout.env_timeout_s", "1e300"),
+        ("pass_k", "[1, 0]"),
+        ("pass_reward", "nan"),
+        ("in_flight", "0"),
+        ("samples", "0"),
+        ("output.part_trajectories", "0"),
+        ("name", "\"\""),
+        ("name", "\"../out\""),
+        ("name", "\"/tmp/out\""),
+        ("name", "\"a/b\""),
+        ("name", "\".\""),
+        ("engine[0].sampling.max_tokens", "0"),
+        ("engine[0].sampling.temperature", "-1"),
+        ("engine[0].sampling.temperature", "nan"),
+        ("engine[0].sampling.top_p", "2"),
+        ("engine[0].sampling.top_p", "0"),
+        ("engine[0].sampling.min_p", "-0.5"),
+        ("engine[0].sampling.stop", "[\"\"]"),
+        ("task[1].limits.wall_s", "0"),
+        ("task[1].rollout.max_turns", "0"),
+        ("task[1].samples", "0"),
+        ("task[1].data.limit", "0"),
+    ];
+    for (key, value) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let error = suite(directory.path(), |table| {
+            let value: toml::Table = toml::from_str(&format!("it = {value}")).unwrap();
+            let mut steps = key.split('.').rev().collect::<Vec<_>>();
+            let mut place = table;
+            while let Some(step) = steps.pop() {
+                if steps.is_empty() {
+                    place.insert(step.to_owned(), value["it"].clone());
+                    break;
+                }
+                place = match step.split_once('[') {
+                    Some((list, index)) => &mut place[list][index.trim_end_matches(']').parse::<usize>().unwrap()],
+                    None => place.entry(step).or_insert_with(|| toml::Value::Table(toml::Table::new())),
+                }
+                .as_table_mut()
+                .unwrap();
+            }
+        });
+        let error = error.expect_err(&format!("{key} = {value}")).to_string();
+        // Data says itself which of its keys is wrong.
+        let (named, rest) =
+            key.split_once(".data.").map_or((key, ""), |(_, rest)| (&key[..key.len() - rest.len() - 1], rest));
+        assert!(error.contains(&format!("`{named}`")) && error.contains(rest), "{key} = {value}: {error}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let neither = suite(directory.path(), |table| {
+        table.insert("output".to_owned(), toml::Value::Table(toml::toml! { jsonl = false parquet = false }));
+    });
+    let error = neither.unwrap_err().to_string();
+    assert!(error.contains("`output.jsonl` and `parquet` are both false"), "{error}");
+}
+
+#[tokio::test]
 async fn a_cancelled_suite_says_so_and_goes_on_later() {
     let directory = tempfile::tempdir().unwrap();
     let config = suite(directory.path(), |_| {}).unwrap();
@@ -169,7 +388,7 @@ fn unknown_keys_are_refused_with_the_nearest_name() {
 #[tokio::test]
 async fn what_is_wrong_is_found_before_anything_is_played() {
     type Change = fn(&mut toml::Table);
-    let cases: [(&str, Change); 6] = [
+    let cases: [(&str, Change); 10] = [
         ("no kind of engine `scriptd`; did you mean `scripted`?", |table| {
             table["engine"][0]["kind"] = "scriptd".into();
         }),
@@ -177,6 +396,24 @@ async fn what_is_wrong_is_found_before_anything_is_played() {
             table["engine"][0]["options"].as_table_mut().unwrap().insert("cycel".to_owned(), true.into());
         }),
         ("task `sums`: no environment `gsm8`", |table| table["task"][0]["env"] = "gsm8".into()),
+        ("task `sums`: no environment `nope`", |table| {
+            table["task"][0]["env"] = "nope".into();
+            table["task"][0].as_table_mut().unwrap().insert("modes".to_owned(), vec!["repl"].into());
+        }),
+        ("`nope`", |table| {
+            let task = table["task"][0].as_table_mut().unwrap();
+            task.insert("modes".to_owned(), vec!["repl"].into());
+            task.insert("params".to_owned(), toml::Value::Table(toml::toml! { nope = 1 }));
+        }),
+        ("`foo`", |table| {
+            let task = table["task"][0].as_table_mut().unwrap();
+            task.insert("rlm".to_owned(), toml::Value::Table(toml::toml! { foo = 1 }));
+        }),
+        ("holds no rows", |table| {
+            let path = table["task"][0]["data"]["path"].as_str().unwrap().replace("rows", "empty");
+            std::fs::write(&path, "").unwrap();
+            table["task"][0]["data"]["path"] = path.into();
+        }),
         ("task `sums`", |table| table["task"][0]["data"]["path"] = "/nowhere/rows.jsonl".into()),
         ("task[1].name` is there twice", |table| table["task"][1]["name"] = "sums".into()),
         ("must consist of letters", |table| table["task"][1]["name"] = "../up".into()),

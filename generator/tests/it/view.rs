@@ -21,6 +21,10 @@ async fn what_a_model_wrote_cannot_steer_the_terminal() {
     let shown = tree(&hostile, ViewOptions::default());
     assert!(!shown.contains('\x1b') && !shown.contains('\u{9b}'));
     assert!(shown.contains("\\u{1b}[2Jgone"), "{shown}");
+    hostile.root.rollout_id = "two\nlines\x1b[2J_0".to_owned();
+    hostile.root.model = "a\nmodel".to_owned();
+    let shown = tree(&hostile, ViewOptions::default());
+    assert!(shown.starts_with("two\\nlines\\u{1b}[2J_0 test by a\\nmodel: completed"), "{shown}");
 }
 
 #[tokio::test]

@@ -84,8 +84,8 @@ prop_compose! {
                 prompt_tokens: 1, sampled_tokens: 2, us: seed,
             }).collect(),
             env_metrics: metadata,
-            timings: Timings { llm_us: 1, env_us: seed, total_us: 3 },
-            usage: TokenUsage { prompt_tokens: 1, cached_tokens: 2, sampled_tokens: seed },
+            timings: Timings { llm_us: 1, env_us: seed >> 16, total_us: 3 },
+            usage: TokenUsage { prompt_tokens: 1, cached_tokens: 2, sampled_tokens: seed >> 24 },
         }
     }
 }

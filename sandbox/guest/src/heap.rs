@@ -33,6 +33,7 @@ static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static SOFT: AtomicUsize = AtomicUsize::new(usize::MAX);
 static SINGLE: AtomicUsize = AtomicUsize::new(usize::MAX);
 static RUNNING: AtomicBool = AtomicBool::new(false);
+static REFUSED: AtomicBool = AtomicBool::new(false);
 static mut CLASSES_STATE: Classes =
     Classes { free: [std::ptr::null_mut(); CLASSES], next: std::ptr::null_mut(), end: std::ptr::null_mut() };
 
@@ -50,14 +51,24 @@ pub fn limit(soft: usize, single: usize) {
     SINGLE.store(single, Relaxed);
 }
 
-/// Raises the soft limit.
-pub fn raise_soft_limit(bytes: usize) {
-    SOFT.store(SOFT.load(Relaxed).saturating_add(bytes), Relaxed);
+/// Raises the soft limit and the one on single allocations, for a context: what a program makes of it whole (another
+/// case, its bytes, its lines) is as large.
+pub fn raise_limits(soft: usize, single: usize) {
+    SOFT.store(SOFT.load(Relaxed).saturating_add(soft), Relaxed);
+    SINGLE.store(SINGLE.load(Relaxed).saturating_add(single), Relaxed);
 }
 
 /// Whether the model's code runs: only then the soft limit interrupts.
 pub fn set_running(running: bool) {
     RUNNING.store(running, Relaxed);
+    if running {
+        REFUSED.store(false, Relaxed);
+    }
+}
+
+/// Whether an allocation was refused since the model's code began to run.
+pub fn was_refused() -> bool {
+    REFUSED.load(Relaxed)
 }
 
 /// Runs `work` without the limit on single allocations.
@@ -77,6 +88,7 @@ pub fn refused(layout: Layout) {
 /// Counts `old` bytes back and answers that there is no memory. Most callers raise `MemoryError`.
 #[cold]
 fn refuse(old: usize) -> *mut u8 {
+    REFUSED.store(true, Relaxed);
     IN_USE.store(IN_USE.load(Relaxed).wrapping_sub(old), Relaxed);
     std::ptr::null_mut()
 }
@@ -209,12 +221,13 @@ unsafe impl GlobalAlloc for Heap {
                 }
                 (None, None) if layout.size() != 0 => {
                     if new_size > SINGLE.load(Relaxed) && new_size > layout.size() {
-                        return std::ptr::null_mut();
+                        return refuse(0);
                     }
                     let moved = System.realloc(block, layout, new_size);
-                    if !moved.is_null() {
-                        count(new_size.wrapping_sub(layout.size()));
+                    if moved.is_null() {
+                        return refuse(0);
                     }
+                    count(new_size.wrapping_sub(layout.size()));
                     moved
                 }
                 _ => {

@@ -204,7 +204,9 @@ fn import(vm: &VirtualMachine, strict: bool, args: FuncArgs) -> PyResult {
         .and_then(|name| name.downcast::<PyStr>().ok())
         .ok_or_else(|| vm.new_type_error("__import__() takes the name of a module"))?;
     let refused = |vm: &VirtualMachine, reason: String| {
-        let class = vm.ctx.exceptions.import_error.to_owned();
+        // Programs that can do without a module catch either class; under the strict policy nothing is a module.
+        let exceptions = &vm.ctx.exceptions;
+        let class = if strict { exceptions.import_error } else { exceptions.module_not_found_error }.to_owned();
         Err(vm.invoke_exception(&class, vec![vm.ctx.new_str(reason).into()])?)
     };
     let text = name.as_wtf8().to_string_lossy().into_owned();
@@ -246,7 +248,7 @@ impl Repl {
         if policy::is_reserved(name) || self.namespace.is_reserved(name) {
             return Err(vm.new_value_error(format!("a tool cannot be named `{name}`: the name is taken")));
         }
-        if !vm.ctx.new_str(name).isidentifier() {
+        if !vm.ctx.new_str(name).isidentifier() || policy::KEYWORDS.contains(&name) {
             return Err(vm.new_value_error(format!("a tool's name must be a Python identifier, not `{name}`")));
         }
         Ok(())
@@ -295,7 +297,7 @@ impl Repl {
         if index == 0 {
             self.namespace.reserve(vm, "context", value)?;
         }
-        heap::raise_soft_limit(length.saturating_mul(3));
+        heap::raise_limits(length.saturating_mul(3), length.saturating_mul(2));
         Ok(())
     }
 
@@ -303,7 +305,7 @@ impl Repl {
         if policy::is_reserved(name) || self.namespace.is_reserved(name) {
             return Ok(Reply::Refused(format!("`{name}` is reserved and cannot be bound")));
         }
-        if !vm.ctx.new_str(name).isidentifier() {
+        if !vm.ctx.new_str(name).isidentifier() || policy::KEYWORDS.contains(&name) {
             return Ok(Reply::Refused(format!("`{name}` is not a Python identifier")));
         }
         let value = heap::exempt(|| convert::to_python(vm, value))?;
@@ -328,7 +330,12 @@ impl Repl {
                     message: traceback::message(&error, vm),
                 };
                 let text = traceback::format(vm, &error);
+                // The word says that memory is why while the host looks, as it does for the soft limit.
+                if heap::was_refused() && error.fast_isinstance(vm.ctx.exceptions.memory_error) {
+                    espalier::INTERRUPT.store(abi::INTERRUPT_MEMORY, Relaxed);
+                }
                 espalier::write(2, text.as_bytes());
+                espalier::INTERRUPT.store(abi::INTERRUPT_NONE, Relaxed);
                 end
             }
         };

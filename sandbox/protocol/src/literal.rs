@@ -4,7 +4,8 @@
 //! length and at most [`MAX_DEPTH`] levels deep. Complex numbers, which no [`Value`] carries, are refused; everything
 //! else that `ast.literal_eval` reads is read to the same value.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 
 use thiserror::Error;
 
@@ -133,17 +134,32 @@ impl Parser<'_> {
         }
     }
 
+    /// One sign and a number, which may stand in parentheses.
     fn signed(&mut self) -> Result<Value, LiteralError> {
-        let mut negative = false;
-        while let Some(sign @ (b'+' | b'-')) = self.peek() {
-            negative ^= sign == b'-';
-            self.at += 1;
+        let negative = self.peek() == Some(b'-');
+        self.at += 1;
+        self.space();
+        let mut open = 0;
+        while self.eat(b'(') {
+            open += 1;
+            if self.depth + open > MAX_DEPTH {
+                return Err(self.error("the literal is nested too deeply"));
+            }
+            self.brackets += 1;
             self.space();
         }
-        match self.peek() {
-            Some(b'0'..=b'9' | b'.') => self.number(negative),
-            _ => Err(self.error("a number was expected after the sign")),
+        let value = match self.peek() {
+            Some(b'0'..=b'9' | b'.') => self.number(negative)?,
+            _ => return Err(self.error("a number was expected after the sign")),
+        };
+        for _ in 0..open {
+            self.space();
+            if !self.eat(b')') {
+                return Err(self.error("a closing parenthesis was expected after the number"));
+            }
+            self.brackets -= 1;
         }
+        Ok(value)
     }
 
     fn container(&mut self) -> Result<Value, LiteralError> {
@@ -190,7 +206,7 @@ impl Parser<'_> {
         self.space();
         if self.peek() != Some(b':') {
             // The first value is not read again: nesting would double the work at every level.
-            let mut seen = HashMap::from([(self.key(&first)?, ())]);
+            let mut seen = HashSet::from([self.key(&first)?]);
             let mut items = vec![first];
             let comma = self.eat(b',');
             self.space();
@@ -198,7 +214,7 @@ impl Parser<'_> {
                 return Err(self.error("a comma or the closing brace was expected"));
             }
             for item in self.items(b'}')?.0 {
-                if seen.insert(self.key(&item)?, ()).is_none() {
+                if seen.insert(self.key(&item)?) {
                     items.push(item);
                 }
             }
@@ -379,7 +395,11 @@ impl Parser<'_> {
                 limbs.push(carry);
             }
         }
-        let decimal: String = limbs.iter().rev().map(|limb| format!("{limb:09}")).collect();
+        let decimal = limbs.iter().rev().fold(String::new(), |mut decimal, limb| {
+            // Writing to a text does not fail.
+            let _ = write!(decimal, "{limb:09}");
+            decimal
+        });
         self.integer(decimal.trim_start_matches('0'), negative)
     }
 
@@ -541,7 +561,11 @@ mod tests {
         for (text, expected) in [
             ("3", Value::Int(3)),
             ("  -3", Value::Int(-3)),
-            ("--3", Value::Int(3)),
+            ("- 3", Value::Int(-3)),
+            ("-(5)", Value::Int(-5)),
+            ("+((1.5))", Value::Float(1.5)),
+            ("-(5 # five\n)", Value::Int(-5)),
+            ("((-(3)))", Value::Int(-3)),
             ("1_000", Value::Int(1000)),
             ("0x_ff", Value::Int(255)),
             ("-0b101", Value::Int(-5)),
@@ -603,6 +627,11 @@ mod tests {
             "set([1])",
             "-'a'",
             "--",
+            "--3",
+            "-(-3)",
+            "-(3",
+            "-(3,)",
+            "-True",
             "'a' b'b'",
             r"'\x4'",
             "[,]",

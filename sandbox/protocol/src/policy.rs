@@ -3,6 +3,13 @@
 //! Policy is what models are trained under, not what keeps the host safe: that is the WebAssembly boundary. It applies
 //! to the model's own code; the standard library's modules import and call each other freely.
 
+/// Python's reserved words: identifiers by their letters, and no names.
+pub const KEYWORDS: &[&str] = &[
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del",
+    "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal",
+    "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
+];
+
 /// Top-level modules that the default policy lets the model import, sorted.
 pub const ALLOWED_MODULES: &[&str] = &[
     "__future__",

@@ -18,7 +18,8 @@ fn numbers_in_every_form() {
     reads("0", int(0));
     reads("000", int(0));
     reads("-1_000", int(-1000));
-    reads("+ - 3", int(-3));
+    reads("- 3", int(-3));
+    reads("-(3)", int(-3));
     reads("0xFF", int(255));
     reads("0b_1010", int(10));
     reads("0o17", int(15));
@@ -35,7 +36,9 @@ fn numbers_in_every_form() {
 
 #[test]
 fn malformed_numbers_are_refused() {
-    for text in ["007", "1__0", "1_", "0x", "0b2", "0xg", "1e", "1.2.3", "1a", ".", "0_x1", "--", "+'a'"] {
+    for text in
+        ["007", "1__0", "1_", "0x", "0b2", "0xg", "1e", "1.2.3", "1a", ".", "0_x1", "--", "+'a'", "+ - 3", "-(-3)"]
+    {
         assert!(parse(text).is_err(), "{text:?}");
     }
     assert!(parse("1j").is_err());

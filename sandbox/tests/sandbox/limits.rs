@@ -76,6 +76,52 @@ async fn a_giant_allocation_fails_without_harm() {
 }
 
 #[tokio::test]
+async fn one_allocation_beyond_the_limit_is_told_from_a_memory_error_that_the_block_raised() {
+    let mut repl = tight_repl().await;
+    let execution = run(&mut repl, "x = 'b' * (40 << 20)").await;
+    assert_eq!(execution.outcome, Outcome::MemoryExceeded, "{}", execution.stderr.text);
+    let execution = run(&mut repl, "raise MemoryError('mine')").await;
+    assert!(matches!(execution.outcome, Outcome::Raised { .. }), "{:?}", execution.outcome);
+    let caught = "try:\n    x = 'b' * (40 << 20)\nexcept MemoryError:\n    print('caught')";
+    assert_eq!(out(&mut repl, caught).await, "caught\n");
+}
+
+#[tokio::test]
+async fn source_that_nests_too_deeply_is_a_syntax_error() {
+    let mut repl = tight_repl().await;
+    let deep = [
+        format!("{}1{}", "(".repeat(20_000), ")".repeat(20_000)),
+        format!("x = {}1", "-".repeat(100_000)),
+        format!("x = {}1", "not ".repeat(20_000)),
+        format!("x = {}1", "lambda: ".repeat(20_000)),
+        format!("x = {}1", "1 if 1 else ".repeat(20_000)),
+        format!("x = {}", "[".repeat(20_000)),
+        "async ".repeat(20_000),
+    ];
+    for code in deep {
+        let execution = run(&mut repl, &code).await;
+        assert!(
+            matches!(&execution.outcome, Outcome::Raised { type_name, .. } if type_name == "SyntaxError" || type_name == "RecursionError"),
+            "{}: {:?}",
+            &code[..20],
+            execution.outcome
+        );
+    }
+    assert_unchanged(&mut repl).await;
+}
+
+#[tokio::test]
+async fn a_long_sort_is_interrupted_and_keeps_what_was_assigned() {
+    let limits = Limits { block: Duration::from_secs(1), ..Limits::default() };
+    let mut repl = with(ReplOptions { limits, ..ReplOptions::default() }).await;
+    // One sort takes several times the grace.
+    let code = "kept = 1\nnumbers = [(i * 7919) % 400_009 for i in range(400_000)]\nwhile True:\n    sorted(numbers)";
+    let execution = run(&mut repl, code).await;
+    assert_eq!(execution.outcome, Outcome::TimedOut);
+    assert_eq!(out(&mut repl, "print(kept)").await, "1\n");
+}
+
+#[tokio::test]
 async fn a_growing_block_exceeds_its_memory() {
     let limits = Limits { block: Duration::from_secs(30), ..tight() };
     let mut repl = with(ReplOptions { limits, ..ReplOptions::default() }).await;

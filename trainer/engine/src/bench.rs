@@ -101,3 +101,26 @@ pub async fn decode(
     }
     Ok(figures)
 }
+
+/// Tokens of a conversation of `turns` turns that the engine prefilled although it had computed them before.
+pub async fn reprefilled(
+    folder: &Path,
+    options: EngineOptions,
+    turns: u32,
+) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+    let engine = LocalEngine::load(folder, options)?;
+    let vocab = engine.config().decoder.vocab as u64;
+    let prompt =
+        |turn: u64, length: u64| (0..length).map(move |i| (32 + mix(turn << 32 | i) % (vocab - 64)) as TokenId);
+    let mut tokens: Vec<TokenId> = prompt(0, 128).collect();
+    for turn in 1..=turns {
+        let sampling =
+            SamplingParams { temperature: 0.0, max_tokens: 32, ignore_eos: true, ..SamplingParams::default() };
+        let mut request = GenerateRequest::new(Prompt::Tokens(tokens.clone()), sampling);
+        request.session = Some("growing".to_owned());
+        let answer = engine.generate(request).await?.pop().ok_or("the engine answered nothing")?;
+        tokens.extend(answer.tokens);
+        tokens.extend(prompt(u64::from(turn), 40));
+    }
+    Ok(engine.stats().reprefilled_tokens)
+}

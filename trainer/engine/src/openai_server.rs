@@ -11,15 +11,18 @@
 //! refused. Log-probabilities are those of the sampled token (`logprobs: 1` or `top_logprobs: 1` repeat it as the only
 //! alternative), under the softmax of the logits divided by the temperature.
 //!
-//! A client that goes away cancels its request. Requests that run when the shutdown begins are finished.
+//! A client that goes away cancels its request. Requests that run when the shutdown begins may finish within
+//! [`ServerOptions::drain`]; then they are cancelled, and answered with what was sampled so far.
 
 mod request;
 mod response;
 
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -40,6 +43,10 @@ use self::request::{Api, Call};
 use self::response::{Chunks, completion};
 use crate::local::{LocalEngine, StreamEvent};
 
+/// How long cancelled requests may take to be answered, once the shutdown's drain is over. A client that does not read
+/// its answer does not hold the server up for longer.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
 /// How the server behaves. Every default is finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
@@ -49,19 +56,69 @@ pub struct ServerOptions {
     pub request_timeout: Duration,
     /// Most prompts in one request.
     pub max_prompts: usize,
+    /// How long requests that run when the shutdown begins may still take.
+    pub drain: Duration,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { max_body_bytes: 32 << 20, request_timeout: Duration::from_mins(10), max_prompts: 256 }
+        Self {
+            max_body_bytes: 32 << 20,
+            request_timeout: Duration::from_mins(10),
+            max_prompts: 256,
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Ends a server, and knows what that would interrupt.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown {
+    begun: CancellationToken,
+    open: Arc<AtomicUsize>,
+}
+
+impl Shutdown {
+    /// Cancelling this begins the shutdown.
+    pub fn begun(&self) -> &CancellationToken {
+        &self.begun
+    }
+
+    /// Requests that are not answered to their end yet.
+    pub fn open_requests(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts a request while it is there.
+struct OpenRequest(Arc<AtomicUsize>);
+
+impl OpenRequest {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 struct Server {
     engine: Arc<LocalEngine>,
     options: ServerOptions,
-    /// Seconds since 1970 when the server started: what `created` says everywhere.
+    /// When the server started, which is when the model came to be there.
     started: u64,
+    open: Arc<AtomicUsize>,
+    /// Cancels every request.
+    cut: CancellationToken,
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// An error as OpenAI's clients expect it.
@@ -120,10 +177,8 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The API as an axum router.
-pub fn router(engine: Arc<LocalEngine>, options: ServerOptions) -> Router {
-    let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let limit = options.max_body_bytes;
+fn router(server: Server) -> Router {
+    let limit = server.options.max_body_bytes;
     Router::new()
         .route("/health", get(|| async { Json(json!({"status": "ok"})) }))
         .route("/v1/models", get(models))
@@ -133,17 +188,36 @@ pub fn router(engine: Arc<LocalEngine>, options: ServerOptions) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(limit))
-        .with_state(Arc::new(Server { engine, options, started }))
+        .with_state(Arc::new(server))
 }
 
-/// Serves the API until `shutdown` is cancelled; then takes no new connections and finishes what runs.
+/// Serves the API until the shutdown begins; then takes no new connections, and ends when the last request is answered,
+/// or cancelled after [`ServerOptions::drain`]. Gives the number of requests that were cancelled.
 pub async fn serve(
     engine: Arc<LocalEngine>,
     listener: TcpListener,
     options: ServerOptions,
-    shutdown: CancellationToken,
-) -> io::Result<()> {
-    axum::serve(listener, router(engine, options)).with_graceful_shutdown(shutdown.cancelled_owned()).await
+    shutdown: Shutdown,
+) -> io::Result<usize> {
+    let (drain, cut) = (options.drain, CancellationToken::new());
+    let server = Server { engine, options, started: now(), open: shutdown.open.clone(), cut: cut.clone() };
+    let begun = shutdown.begun.clone();
+    let serving = axum::serve(listener, router(server)).with_graceful_shutdown(begun.clone().cancelled_owned());
+    let mut serving = pin!(serving.into_future());
+    let drained = async {
+        begun.cancelled().await;
+        tokio::time::sleep(drain).await;
+    };
+    tokio::select! {
+        ended = &mut serving => return ended.map(|()| 0),
+        () = drained => {}
+    }
+    let cut_off = shutdown.open_requests();
+    cut.cancel();
+    match tokio::time::timeout(LAST_ANSWERS, serving).await {
+        Ok(ended) => ended.map(|()| cut_off),
+        Err(_) => Ok(cut_off),
+    }
 }
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {
@@ -197,7 +271,7 @@ impl Server {
                 n: call.n,
                 session: call.session.clone(),
                 deadline,
-                cancel: CancellationToken::new(),
+                cancel: self.cut.child_token(),
             })
             .collect()
     }
@@ -248,6 +322,8 @@ async fn answer(
             *prompt = Prompt::Tokens(server.engine.encode(prompt).await?);
         }
     }
+    let open = OpenRequest::new(&server.open);
+    let created = now();
     let requests = server.requests(&call);
     if call.stream {
         let mut streams = Vec::new();
@@ -255,12 +331,14 @@ async fn answer(
             let mut events = server.engine.generate_stream(request).await?;
             streams.push(stream::poll_fn(move |cx| events.poll_recv(cx)).map(move |event| (i, event)).boxed());
         }
-        let chunks = Chunks::new(call, server.engine.clone(), server.started);
+        let chunks = Chunks::new(call, server.engine.clone(), created);
         let events = sse(stream::select_all(streams), chunks);
+        // The request is open until its last event is sent, or its client is gone.
+        let events = events.inspect(move |_| _ = &open);
         return Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response());
     }
     let results = try_join_all(requests.into_iter().map(|request| server.engine.generate(request))).await?;
-    Ok(Json(completion(&call, &server.engine, server.started, &results)).into_response())
+    Ok(Json(completion(&call, &server.engine, created, &results)).into_response())
 }
 
 /// Turns engine events into server-sent events: chunks, then `[DONE]`; an error ends the stream as an `error` object.

@@ -6,22 +6,21 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use espalier_engine::openai_server::{ServerOptions, serve};
+use espalier_engine::openai_server::{ServerOptions, Shutdown, serve};
 use espalier_engine::{EngineOptions, LocalEngine};
 use espalier_inference::InferenceEngine;
 use serde_json::{Value, json};
 use tiny::{options, prompt, request, sampling};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 struct Running {
     engine: Arc<LocalEngine>,
     address: SocketAddr,
-    shutdown: CancellationToken,
-    task: JoinHandle<std::io::Result<()>>,
+    shutdown: Shutdown,
+    task: JoinHandle<std::io::Result<usize>>,
 }
 
 impl Running {
@@ -29,7 +28,7 @@ impl Running {
         let engine = Arc::new(tiny::engine(EngineOptions { name: Some("tiny".to_owned()), ..options() }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let shutdown = CancellationToken::new();
+        let shutdown = Shutdown::default();
         let task = tokio::spawn(serve(engine.clone(), listener, server, shutdown.clone()));
         Self { engine, address, shutdown, task }
     }
@@ -180,17 +179,63 @@ async fn a_client_that_goes_away_frees_its_place() {
 
 #[tokio::test]
 async fn a_shutdown_finishes_what_runs_and_takes_nothing_new() {
-    let server = Running::start(ServerOptions::default()).await;
+    let server = Running::start(ServerOptions { drain: Duration::from_mins(1), ..ServerOptions::default() }).await;
     let body = json!({"prompt": "hi", "max_tokens": 200, "ignore_eos": true, "seed": 1});
     let url = format!("http://{}/v1/completions", server.address);
     let running = tokio::spawn(reqwest::Client::new().post(url).body(body.to_string()).send());
     while server.engine.stats().running == 0 {
         tokio::task::yield_now().await;
     }
-    server.shutdown.cancel();
+    assert_eq!(server.shutdown.open_requests(), 1);
+    server.shutdown.begun().cancel();
     let answer: Value = serde_json::from_slice(&running.await.unwrap().unwrap().bytes().await.unwrap()).unwrap();
     assert_eq!(answer["usage"]["completion_tokens"], 200);
-    server.task.await.unwrap().unwrap();
+    assert_eq!((server.task.await.unwrap().unwrap(), server.shutdown.open_requests()), (0, 0));
+}
+
+#[tokio::test]
+async fn what_runs_longer_than_the_drain_is_cut_off_and_answered_with_what_there_is() {
+    for stream in [false, true] {
+        let server = Running::start(ServerOptions { drain: Duration::ZERO, ..ServerOptions::default() }).await;
+        let body = json!({"prompt": "hi", "max_tokens": 500, "ignore_eos": true, "n": 64, "stream": stream});
+        let url = format!("http://{}/v1/completions", server.address);
+        let running = tokio::spawn(async move {
+            reqwest::Client::new().post(url).body(body.to_string()).send().await.unwrap().text().await.unwrap()
+        });
+        while server.engine.stats().sampled_tokens == 0 {
+            tokio::task::yield_now().await;
+        }
+        server.shutdown.begun().cancel();
+        assert_eq!(server.task.await.unwrap().unwrap(), 1, "stream: {stream}");
+        let answer = running.await.unwrap();
+        assert!(answer.contains("\"finish_reason\":\"abort\""), "{answer}");
+        assert!(!stream || answer.trim_end().ends_with("[DONE]"), "{answer}");
+        while server.engine.stats().running > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(server.engine.stats().sampled_tokens < 64 * 480);
+    }
+}
+
+#[tokio::test]
+async fn every_answer_says_when_it_was_made() {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let server = Running::start(ServerOptions::default()).await;
+    let started = now();
+    // The times are whole seconds: in the next one an answer differs from the server's start.
+    while now() == started {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let before = now();
+    let mut body = json!({"prompt": "hi", "max_tokens": 2, "stream": false});
+    let (_, answer) = server.json("/v1/completions", &body).await;
+    assert!((before..=now()).contains(&answer["created"].as_u64().unwrap()), "{answer}");
+    body["stream"] = json!(true);
+    let url = format!("http://{}/v1/completions", server.address);
+    let lines = reqwest::Client::new().post(url).body(body.to_string()).send().await.unwrap().text().await.unwrap();
+    let data = lines.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let chunk: Value = serde_json::from_str(data).unwrap();
+    assert!((before..=now()).contains(&chunk["created"].as_u64().unwrap()), "{chunk}");
 }
 
 #[tokio::test]

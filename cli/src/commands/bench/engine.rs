@@ -1,7 +1,8 @@
-//! The local engine's decoding. `benches/engine_peer.py` runs the same cases with transformers, for the ratios.
+//! The local engine's decoding. `benches/engine_peer.py` runs the same cases with transformers beside
+//! it, for the ratios.
 
 use espalier_engine::EngineOptions;
-use espalier_engine::bench::{DecodeCase, decode};
+use espalier_engine::bench::{DecodeCase, decode, reprefilled};
 
 use super::figure::{Better, Figure, Report};
 use crate::failure::Failure;
@@ -18,6 +19,7 @@ const NAMES: [(&str, &str); 4] = [
 
 pub(super) async fn measure(report: &mut Report, quick: bool) -> Result<(), Failure> {
     let folder = model_folder("smollm2-135m-instruct");
+    let failed = |error| Failure::Engine(format!("`{}`: {error}", folder.display()));
     for case in DecodeCase::standard() {
         let Some((_, figure)) = NAMES.iter().find(|(name, _)| *name == case.name) else { continue };
         if !report.wants(figure) {
@@ -25,7 +27,7 @@ pub(super) async fn measure(report: &mut Report, quick: bool) -> Result<(), Fail
         }
         let figures = decode(&folder, EngineOptions::default(), std::slice::from_ref(&case), if quick { 1 } else { 3 })
             .await
-            .map_err(|error| Failure::Engine(format!("`{}`: {error}", folder.display())))?;
+            .map_err(failed)?;
         for measured in figures {
             report.add(Figure {
                 figure,
@@ -35,6 +37,16 @@ pub(super) async fn measure(report: &mut Report, quick: bool) -> Result<(), Fail
                 better: Better::Higher,
             })?;
         }
+    }
+    if report.wants("reprefilled_tokens") {
+        let tokens = reprefilled(&folder, EngineOptions::default(), 6).await.map_err(failed)?;
+        report.add(Figure {
+            figure: "reprefilled_tokens",
+            value: tokens as f64,
+            unit: "tokens",
+            must: 0.0,
+            better: Better::Lower,
+        })?;
     }
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! A figure, the table for people, the lines for programs.
 
-use std::io::Write as _;
-
 use owo_colors::OwoColorize as _;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::output::{self, outln};
 
 /// Which way is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -60,39 +59,39 @@ impl Report {
 
     /// Shows one figure.
     pub(crate) fn add(&mut self, figure: Figure) -> Result<(), Failure> {
-        let mut out = std::io::stdout().lock();
-        let written = if self.json {
-            writeln!(out, "{}", serde_json::to_string(&figure).unwrap_or_default())
+        if self.json {
+            outln!("{}", serde_json::to_string(&figure).unwrap_or_default())?;
         } else {
             if self.figures.is_empty() {
-                writeln!(out, "{:26} {:>12}  {:10} {:>12}", "figure", "measured", "unit", "must reach")
-                    .map_err(|error| closed(&error))?;
+                outln!("{:26} {:>12}  {:10} {:>12}", "figure", "measured", "unit", "must reach")?;
             }
             let sign = if figure.better == Better::Lower { "<=" } else { ">=" };
             let mark = if figure.holds() { "ok".green().to_string() } else { "missed".red().to_string() };
-            let line = format!(
+            outln!(
                 "{:26} {:>12}  {:10} {sign} {:>9}  {mark}",
                 figure.figure,
                 number(figure.value),
                 figure.unit,
                 number(figure.must),
-            );
-            anstream::AutoStream::auto(&mut out).write_all(line.as_bytes()).and_then(|()| writeln!(out))
-        };
-        written.and_then(|()| out.flush()).map_err(|error| closed(&error))?;
+            )?;
+        }
+        output::flush()?;
         self.figures.push(figure);
         Ok(())
     }
 
     /// Says which figures missed.
     pub(crate) fn finish(self) -> Result<(), Failure> {
+        if let (true, Some(only)) = (self.figures.is_empty(), self.only) {
+            return Err(Failure::Usage {
+                what: "`--only`".to_owned(),
+                expected: "a part of a figure's name".to_owned(),
+                got: format!("`{only}`, which is in none"),
+            });
+        }
         let missed: Vec<_> = self.figures.iter().filter(|figure| !figure.holds()).map(|figure| figure.figure).collect();
         if missed.is_empty() { Ok(()) } else { Err(Failure::Missed(format!("missed: {}", missed.join(", ")))) }
     }
-}
-
-fn closed(error: &std::io::Error) -> Failure {
-    Failure::Internal(format!("stdout is closed: {error}"))
 }
 
 fn number(value: f64) -> String {

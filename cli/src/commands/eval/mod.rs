@@ -10,16 +10,18 @@ mod summary;
 
 use std::path::{Path, PathBuf};
 
+use espalier_datasets::DataError;
 use espalier_envs::Registry;
-use espalier_generator::suite::compare::comparison_report;
-use espalier_generator::suite::{SuiteConfig, SuiteError, SuiteOptions, SuiteResult, compare, run_suite};
+use espalier_envs::builtin::Builtin;
+use espalier_generator::suite::{Mode, SuiteConfig, SuiteError, SuiteOptions, SuiteResult, compare, run_suite};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::{EvalArguments, EvalCommand};
 use crate::engines::Engines;
 use crate::failure::Failure;
-use crate::settings;
+use crate::output::{self, out, outln, say};
+use crate::{interrupt, settings};
 
 pub(crate) async fn run(arguments: EvalArguments) -> Result<(), Failure> {
     match arguments.command {
@@ -39,36 +41,33 @@ pub(crate) async fn run(arguments: EvalArguments) -> Result<(), Failure> {
 
 async fn evaluate(file: &Path, arguments: &EvalArguments) -> Result<(), Failure> {
     let mut table = settings::read_toml(file)?;
-    settings::apply("an override", &mut table, &arguments.overrides)?;
-    let config = SuiteConfig::from_value(&table)
-        .map_err(|error| Failure::Input { file: file.display().to_string(), reason: error.to_string() })?;
+    settings::apply("the override", &mut table, &arguments.overrides)?;
+    let origin = Origin { file, overrides: &arguments.overrides };
+    let config = SuiteConfig::from_value(&table).map_err(|error| origin.failure(error))?;
+    let registry = Registry::standard();
+    check_tasks(&config, &registry, &origin)?;
     let directory = arguments.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&config.name));
 
     let cancel = CancellationToken::new();
-    let stopper = tokio::spawn(stop_on_interrupt(cancel.clone()));
+    let stopper = tokio::spawn(interrupt::stop_and_keep(cancel.clone()));
     let (send, receive) = mpsc::channel(4096);
     let shown = tokio::spawn(progress::show(receive));
-    let options = SuiteOptions {
-        directory: directory.clone(),
-        resume: arguments.resume,
-        registry: Registry::standard(),
-        events: Some(send),
-    };
-    let run = run_suite(&config, &Engines, options, &cancel).await;
+    let options = SuiteOptions { directory: directory.clone(), resume: arguments.resume, registry, events: Some(send) };
+    let engines = Engines::default();
+    let run = run_suite(&config, &engines, options, &cancel).await;
     stopper.abort();
     // The suite has dropped its end of the channel; what is shown ends by itself.
     let _ = shown.await;
-    let run = run.map_err(failure)?;
+    let run = run.map_err(|error| match (&error, engines.failure()) {
+        (SuiteError::Engine { engine, .. }, Some(failure)) => origin.engine(&config, engine, failure),
+        _ => origin.failure(error),
+    })?;
 
     if arguments.json {
-        anstream::println!("{}", serde_json::to_string(&run.result).unwrap_or_default());
+        outln!("{}", serde_json::to_string(&run.result).unwrap_or_default())?;
     } else {
-        anstream::print!("{}", summary::side_by_side(&run.result));
-        anstream::println!(
-            "\n{:.0} s in all; trajectories and report.md: {}",
-            run.took.as_secs_f64(),
-            directory.display()
-        );
+        out!("{}", summary::result(&run.result, output::columns()))?;
+        outln!("\n{:.0} s in all; trajectories and report.md: {}", run.took.as_secs_f64(), directory.display())?;
     }
     if run.cancelled {
         return Err(Failure::Interrupted(format!(
@@ -79,7 +78,7 @@ async fn evaluate(file: &Path, arguments: &EvalArguments) -> Result<(), Failure>
     let failed: usize = run.result.cells.iter().map(|cell| cell.failed).sum();
     let played: usize = run.result.cells.iter().map(|cell| cell.rollouts).sum();
     if failed > 0 {
-        anstream::eprintln!("{failed} of {played} rollouts failed; `espalier trajectories show` says why");
+        say!("{failed} of {played} rollouts failed; `espalier trajectories show` says why");
     }
     if failed == played && played > 0 {
         return Err(Failure::Engine("every rollout failed".to_owned()));
@@ -87,43 +86,80 @@ async fn evaluate(file: &Path, arguments: &EvalArguments) -> Result<(), Failure>
     Ok(())
 }
 
-/// The first Ctrl-C ends what runs and keeps what ended; the second leaves at once.
-pub(crate) async fn stop_on_interrupt(cancel: CancellationToken) {
-    if tokio::signal::ctrl_c().await.is_err() {
-        return;
+/// Where a suite's keys come from: a file, and what the command line sets on top of it.
+struct Origin<'a> {
+    file: &'a Path,
+    overrides: &'a [String],
+}
+
+impl Origin<'_> {
+    /// A suite's error with the place that it comes from: the override that set the key, or the file.
+    fn failure(&self, error: SuiteError) -> Failure {
+        match error {
+            SuiteError::Key { key, reason } => {
+                Failure::Configuration(format!("{}: key `{key}` {reason}", self.of(&key)))
+            }
+            SuiteError::Task { .. } => Failure::from(error).within(self.file()),
+            other => other.into(),
+        }
     }
-    anstream::eprintln!("stopping; what ended is kept (Ctrl-C again leaves at once)");
-    cancel.cancel();
-    if tokio::signal::ctrl_c().await.is_ok() {
-        std::process::exit(130);
+
+    /// What is wrong with an engine. An override is named where it sets something of the engine that the failure quotes.
+    fn engine(&self, config: &SuiteConfig, name: &str, failure: Failure) -> Failure {
+        let index = config.engines.iter().position(|engine| engine.name == name).unwrap_or_default();
+        let said = failure.to_string();
+        let quoted = |text: &String| {
+            let Some((path, value)) = text.split_once('=') else { return false };
+            let last = path.rsplit('.').next().unwrap_or(path);
+            path.starts_with(&format!("engine.{index}."))
+                && [last, value].iter().any(|it| said.contains(&format!("`{it}`")))
+        };
+        let place = self.overrides.iter().rev().find(|text| quoted(text));
+        let place = place.map_or_else(|| self.file(), |text| format!("the override `{text}`"));
+        failure.within(format!("{place}: engine `{name}`"))
+    }
+
+    fn of(&self, key: &str) -> String {
+        settings::override_of(key, self.overrides).map_or_else(|| self.file(), |text| format!("the override `{text}`"))
+    }
+
+    fn file(&self) -> String {
+        format!("`{}`", self.file.display())
     }
 }
 
-/// A suite's error with its exit code.
-pub(crate) fn failure(error: SuiteError) -> Failure {
-    match error {
-        SuiteError::Engine { .. } => Failure::Engine(error.to_string()),
-        SuiteError::Key { .. } => {
-            Failure::Usage { what: "the suite".to_owned(), expected: "valid keys".to_owned(), got: error.to_string() }
+/// Reads what tasks say of environments and generated data: the suite itself cannot tell a wrong parameter from wrong
+/// data.
+fn check_tasks(config: &SuiteConfig, registry: &Registry, origin: &Origin<'_>) -> Result<(), Failure> {
+    for (index, task) in config.tasks.iter().enumerate() {
+        let wrong = |key: &str, reason: String| {
+            let key = format!("task[{index}].{key}");
+            Failure::Configuration(format!("{}: key `{key}`: {reason}", origin.of(&key)))
+        };
+        if task.modes.contains(&Mode::Alone) {
+            registry.spec(&task.env).map_err(|error| wrong("env", error.to_string()))?;
+            registry.prepare(&task.env, &task.params).map_err(|error| wrong("params", error.to_string()))?;
         }
-        SuiteError::Io { ref path, .. } | SuiteError::Syntax { ref path, .. } => {
-            Failure::Input { file: path.display().to_string(), reason: error.to_string() }
+        if task.modes.iter().any(|mode| *mode != Mode::Alone) {
+            registry.prepare("rlm", &task.rlm).map_err(|error| wrong("rlm", error.to_string()))?;
         }
-        SuiteError::Task { .. } => Failure::Input { file: "the suite".to_owned(), reason: error.to_string() },
-        other => Failure::Internal(other.to_string()),
+        if let Some(Err(error @ DataError::Source { .. })) =
+            task.data.builtin.as_ref().map(|_| task.data.rows(&Builtin))
+        {
+            return Err(wrong("data", error.to_string()));
+        }
     }
+    Ok(())
 }
 
 fn compare_runs(a: &Path, b: &Path, json: bool) -> Result<(), Failure> {
-    let read = |path: &Path| SuiteResult::from_path(path).map_err(failure);
-    let comparisons = compare(&read(a)?, &read(b)?)
-        .map_err(|error| Failure::Input { file: b.display().to_string(), reason: error.to_string() })?;
+    let comparisons = compare(&SuiteResult::from_path(a)?, &SuiteResult::from_path(b)?)
+        .map_err(|error| Failure::from(error).within(format!("`{}` and `{}`", a.display(), b.display())))?;
     if json {
         for comparison in &comparisons {
-            anstream::println!("{}", serde_json::to_string(comparison).unwrap_or_default());
+            outln!("{}", serde_json::to_string(comparison).unwrap_or_default())?;
         }
-    } else {
-        anstream::print!("{}", comparison_report(&comparisons));
+        return Ok(());
     }
-    Ok(())
+    out!("{}", summary::comparisons(&comparisons, output::columns()))
 }

@@ -9,6 +9,8 @@ use espalier_generator::suite::report::score;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::mpsc;
 
+use crate::output::say;
+
 /// Shows events until the suite is over.
 pub(super) async fn show(mut events: mpsc::Receiver<SuiteEvent>) {
     let terminal = std::io::stderr().is_terminal();
@@ -30,7 +32,7 @@ pub(super) async fn show(mut events: mpsc::Receiver<SuiteEvent>) {
                     bar.enable_steady_tick(Duration::from_millis(200));
                 } else {
                     let done = if resumed > 0 { format!(", {resumed} done before") } else { String::new() };
-                    anstream::eprintln!("{name}: {rollouts} rollouts{done}");
+                    say!("{name}: {rollouts} rollouts{done}");
                 }
             }
             SuiteEvent::Rollout(Progress::Ended { sampled_tokens, .. }) => {
@@ -42,13 +44,13 @@ pub(super) async fn show(mut events: mpsc::Receiver<SuiteEvent>) {
             SuiteEvent::CellDone(cell) => {
                 bar.finish_and_clear();
                 if terminal {
-                    anstream::eprintln!("{}, {}: {}", cell.task, cell.mode.title(), score(&cell));
+                    say!("{}, {}: {}", cell.task, cell.mode.title(), score(&cell));
                 } else {
-                    anstream::eprintln!("    {}, {:.1} s a rollout", score(&cell), cell.seconds);
+                    say!("    {}, {:.1} s a rollout", score(&cell), cell.seconds);
                 }
             }
             SuiteEvent::Note(note) => {
-                bar.suspend(|| anstream::eprintln!("note: {note}"));
+                bar.suspend(|| say!("note: {note}"));
             }
         }
     }

@@ -3,17 +3,18 @@
 //! While a block waits for a call, the next line must answer it (`return` or `raise`).
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 
-use espalier_sandbox::{Context, Limits, Repl, ReplOptions, Sandbox, SandboxError};
+use espalier_sandbox::{CallError, Context, Limits, Repl, ReplOptions, Sandbox, SandboxError, Value};
+use espalier_sandbox_protocol::HostCall;
 use serde_json::{Map, Value as Json, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::calls::PendingCall;
 use super::json_value;
-use super::lines::{self, FIRST_REPL, Line, Order, SnapshotSource};
+use super::lines::{self, BadLine, FIRST_REPL, Line, Order, SnapshotSource};
 use crate::failure::Failure;
+use crate::output::{self, outln};
 
 /// Longest line that is read: a 200 MB context with room for escapes.
 const MAX_LINE: u64 = 1 << 30;
@@ -32,8 +33,8 @@ pub(super) async fn run(
         input: Input { lines: BufReader::new(tokio::io::stdin()), number: 0 },
         calls,
     };
-    while let Some(text) = driver.input.next().await? {
-        let answer = match Line::parse(&text) {
+    while let Some(line) = driver.input.next().await? {
+        let answer = match line {
             Ok(line) => {
                 let id = line.id.clone();
                 let mut answer = driver.serve(line).await?;
@@ -42,7 +43,7 @@ pub(super) async fn run(
                 }
                 answer
             }
-            Err(reason) => refusal(format!("line {}: {reason}", driver.input.number)),
+            Err(refused) => refused,
         };
         write_line(&Json::Object(answer))?;
     }
@@ -98,12 +99,11 @@ impl Driver<'_> {
                 Err(error) => Err(error),
             },
             Order::Bind { name: Some(variable), value } => {
-                repl.bind(&variable, json_value::from_json(&value)).await.map(|()| done("bound", variable))
+                repl.bind(&variable, value).await.map(|()| done("bound", variable))
             }
-            Order::Bind { name: None, value } => repl
-                .bind_context(Context::new(json_value::from_json(&value)))
-                .await
-                .map(|index| done("bound", format!("context_{index}"))),
+            Order::Bind { name: None, value } => {
+                repl.bind_context(Context::new(value)).await.map(|index| done("bound", format!("context_{index}")))
+            }
             Order::Get { name } => repl.get(&name).await.map(|value| {
                 let mut answer = done("value", json_value::to_json(&value));
                 answer.insert("type".into(), value.type_name().into());
@@ -199,11 +199,24 @@ async fn serve_calls<T>(
         };
         if let Some(result) = answered {
             let result = result
-                .map(|value| json_value::from_json(&value))
-                .map_err(|(type_name, message)| espalier_sandbox::CallError { type_name, message });
+                .map_err(|(type_name, message)| CallError { type_name, message })
+                .and_then(|value| one_answer_per_prompt(&call, value));
             // The receiver is gone only when the block died, which the next turn of the loop sees.
             let _ = answer.send(result);
         }
+    }
+}
+
+/// Answers pair with prompts by their place: one that is missing would shift all behind it.
+fn one_answer_per_prompt(call: &HostCall, answer: Value) -> Result<Value, CallError> {
+    match (call.args.first(), &answer) {
+        (Some(Value::List(prompts)), Value::List(answers))
+            if call.function.ends_with("_batched") && prompts.len() != answers.len() =>
+        {
+            let (function, asked, answered) = (&call.function, prompts.len(), answers.len());
+            Err(CallError::runtime(format!("the driver answered {answered} of {asked} prompts of {function}()")))
+        }
+        _ => Ok(answer),
     }
 }
 
@@ -213,46 +226,50 @@ struct Input {
 }
 
 impl Input {
-    /// The next line that is not blank; `None` at the end.
-    async fn next(&mut self) -> Result<Option<String>, Failure> {
-        loop {
-            let mut text = String::new();
-            let read = (&mut self.lines)
-                .take(MAX_LINE)
-                .read_line(&mut text)
-                .await
-                .map_err(|error| self.unusable(&format!("expected UTF-8 text: {error}")))?;
-            if read == 0 {
-                return Ok(None);
-            }
-            self.number += 1;
-            if read as u64 == MAX_LINE && !text.ends_with('\n') {
-                return Err(self.unusable(&format!("longer than {MAX_LINE} bytes")));
-            }
-            if !text.trim().is_empty() {
-                return Ok(Some(text));
-            }
+    /// The next line, or the answer to one that cannot be served; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Result<Line, Answer>>, Failure> {
+        let mut bytes = Vec::new();
+        self.number += 1;
+        let read = (&mut self.lines)
+            .take(MAX_LINE)
+            .read_until(b'\n', &mut bytes)
+            .await
+            .map_err(|error| self.unusable(&error.to_string()))?;
+        if read == 0 {
+            return Ok(None);
         }
+        if read as u64 == MAX_LINE && !bytes.ends_with(b"\n") {
+            return Err(self.unusable(&format!("longer than {MAX_LINE} bytes")));
+        }
+        let line = String::from_utf8(bytes)
+            .map_err(|error| {
+                let column = error.utf8_error().valid_up_to() + 1;
+                BadLine { id: None, reason: format!("expected UTF-8 text, got other bytes from column {column}") }
+            })
+            .and_then(|text| Line::parse(&text));
+        Ok(Some(line.map_err(|BadLine { id, reason }| self.refusal(id, &reason))))
+    }
+
+    fn refusal(&self, id: Option<Json>, reason: &str) -> Answer {
+        let mut answer = refusal(format!("line {}: {reason}", self.number));
+        if let Some(id) = id {
+            answer.insert("id".into(), id);
+        }
+        answer
     }
 
     /// The answer to a pending call; `None` at the end of the input.
-    async fn answer(&mut self) -> Result<Option<Result<Json, (String, String)>>, Failure> {
+    async fn answer(&mut self) -> Result<Option<Result<Value, (String, String)>>, Failure> {
         loop {
-            let Some(text) = self.next().await? else { return Ok(None) };
-            match Line::parse(&text) {
+            let Some(line) = self.next().await? else { return Ok(None) };
+            let refused = match line {
                 Ok(Line { order: Order::Return { result }, .. }) => return Ok(Some(result)),
                 Ok(line) => {
-                    let mut answer = refusal(format!(
-                        "line {}: a call is pending; expected `return` or `raise` before anything else",
-                        self.number
-                    ));
-                    if let Some(id) = line.id {
-                        answer.insert("id".into(), id);
-                    }
-                    write_line(&Json::Object(answer))?;
+                    self.refusal(line.id, "a call is pending; expected `return` or `raise` before anything else")
                 }
-                Err(reason) => write_line(&Json::Object(refusal(format!("line {}: {reason}", self.number))))?,
-            }
+                Err(refused) => refused,
+            };
+            write_line(&Json::Object(refused))?;
         }
     }
 
@@ -262,8 +279,6 @@ impl Input {
 }
 
 fn write_line(answer: &Json) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{answer}")
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::Internal(format!("stdout is closed: {error}")))
+    outln!("{answer}")?;
+    output::flush()
 }

@@ -1,5 +1,6 @@
-//! The prompt for people.
+//! The prompt for people, and the same without a prompt where stdin is a file or a pipe.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use espalier_sandbox::{Execution, Outcome, Repl, ReplOptions, Sandbox};
@@ -14,6 +15,7 @@ use rustyline::{Config, Editor, Helper};
 
 use super::incomplete::is_incomplete;
 use crate::failure::Failure;
+use crate::output::{out, outln, say};
 
 const HELP: &str = "\
 :vars            the variables and their types
@@ -53,6 +55,40 @@ impl Validator for MultiLine {
 }
 
 pub(super) async fn run(sandbox: &Sandbox, options: ReplOptions) -> Result<(), Failure> {
+    let session = Session { sandbox, repls: vec![sandbox.repl(options.clone()).await?], current: 0, options };
+    if std::io::stdin().is_terminal() { prompt(session).await } else { piped(session).await }
+}
+
+/// Runs what stdin holds, statement by statement, as if it were typed; what is open at the end runs too.
+async fn piped(mut session: Session<'_>) -> Result<(), Failure> {
+    let mut text = String::new();
+    let mut lines = std::io::stdin().lines().enumerate();
+    while let Some((index, line)) = tokio::task::block_in_place(|| lines.next()) {
+        let line = line.map_err(|error| Failure::Input {
+            file: "stdin".to_owned(),
+            reason: format!("line {}: {error}", index + 1),
+        })?;
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&line);
+        if text.starts_with(':') || !is_incomplete(&text) {
+            let whole = std::mem::take(&mut text);
+            match whole.trim() {
+                "" => {}
+                ":quit" | ":q" => return Ok(()),
+                command if command.starts_with(':') => session.command(command).await?,
+                _ => session.execute(&whole).await?,
+            }
+        }
+    }
+    if !text.trim().is_empty() {
+        session.execute(&text).await?;
+    }
+    Ok(())
+}
+
+async fn prompt(mut session: Session<'_>) -> Result<(), Failure> {
     let internal = |error: ReadlineError| Failure::Internal(format!("the terminal: {error}"));
     let mut editor: Editor<MultiLine, FileHistory> =
         Editor::with_config(Config::builder().auto_add_history(true).build()).map_err(internal)?;
@@ -62,8 +98,7 @@ pub(super) async fn run(sandbox: &Sandbox, options: ReplOptions) -> Result<(), F
         // A missing history is an empty one.
         let _ = editor.load_history(file);
     }
-    let mut session = Session { sandbox, repls: vec![sandbox.repl(options.clone()).await?], current: 0, options };
-    anstream::println!("Espalier {}: Python in a sandbox. {} for help.", env!("CARGO_PKG_VERSION"), ":help".bold());
+    outln!("Espalier {}: Python in a sandbox. {} for help.", env!("CARGO_PKG_VERSION"), ":help".bold())?;
     loop {
         let prompt = if session.repls.len() == 1 { ">>> ".to_owned() } else { format!("[{}]>>> ", session.current) };
         // Reading blocks this thread; nothing else runs meanwhile.
@@ -76,8 +111,8 @@ pub(super) async fn run(sandbox: &Sandbox, options: ReplOptions) -> Result<(), F
         match line.trim() {
             "" => {}
             ":quit" | ":q" => break,
-            command if command.starts_with(':') => session.command(command).await,
-            _ => session.execute(&line).await,
+            command if command.starts_with(':') => session.command(command).await?,
+            _ => session.execute(&line).await?,
         }
     }
     if let Some(file) = &history {
@@ -102,30 +137,29 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn execute(&mut self, code: &str) {
+    async fn execute(&mut self, code: &str) -> Result<(), Failure> {
         let interrupted = tokio::signal::ctrl_c();
         tokio::select! {
             ended = self.repls[self.current].execute(code) => match ended {
-                Ok(execution) => show(&execution),
+                Ok(execution) => show(&execution)?,
                 Err(error) => complain(&error.to_string()),
             },
-            _ = interrupted => {
-                complain("stopped; the block's effects are gone");
-            }
+            _ = interrupted => complain("stopped; the block's effects are gone"),
         }
+        Ok(())
     }
 
-    async fn command(&mut self, text: &str) {
+    async fn command(&mut self, text: &str) -> Result<(), Failure> {
         let (command, argument) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let argument = argument.trim();
         match (command, argument) {
-            (":help" | ":h", _) => anstream::println!("{HELP}"),
+            (":help" | ":h", _) => outln!("{HELP}")?,
             (":vars", _) => match self.repls[self.current].variables().await {
                 Ok(variables) => {
                     let width = variables.iter().map(|info| info.name.chars().count()).max().unwrap_or(0);
                     for info in variables {
                         let length = info.length.map(|length| format!(" [{length}]")).unwrap_or_default();
-                        anstream::println!("{:width$}  {}{length}", info.name.bold(), info.type_name);
+                        outln!("{:width$}  {}{length}", info.name.bold(), info.type_name)?;
                     }
                 }
                 Err(error) => complain(&error.to_string()),
@@ -133,16 +167,16 @@ impl Session<'_> {
             (":limits", _) => {
                 let limits = serde_json::to_value(&self.options.limits).unwrap_or_default();
                 for (name, value) in limits.as_object().into_iter().flatten() {
-                    anstream::println!("{:16}  {value}", name.bold());
+                    outln!("{:16}  {value}", name.bold())?;
                 }
             }
             (":fork", _) => match self.repls[self.current].fork(None).await {
-                Ok(repl) => self.switch_to_new(repl),
+                Ok(repl) => self.switch_to_new(repl)?,
                 Err(error) => complain(&error.to_string()),
             },
             (":repl", "") => {
                 for index in 0..self.repls.len() {
-                    anstream::println!("{}{index}", if index == self.current { "* " } else { "  " });
+                    outln!("{}{index}", if index == self.current { "* " } else { "  " })?;
                 }
             }
             (":repl", number) => match number.parse::<usize>() {
@@ -152,14 +186,14 @@ impl Session<'_> {
             (":snapshot" | ":restore", "") => complain(&format!("`{command}` needs a file name")),
             (":snapshot", file) => match self.repls[self.current].snapshot().await {
                 Ok(bytes) => match std::fs::write(file, &bytes) {
-                    Ok(()) => anstream::println!("{} bytes in {file}", bytes.len()),
+                    Ok(()) => outln!("{} bytes in {file}", bytes.len())?,
                     Err(error) => complain(&format!("`{file}`: {error}")),
                 },
                 Err(error) => complain(&error.to_string()),
             },
             (":restore", file) => match std::fs::read(file) {
                 Ok(bytes) => match self.sandbox.restore(&bytes, self.options.clone()).await {
-                    Ok(repl) => self.switch_to_new(repl),
+                    Ok(repl) => self.switch_to_new(repl)?,
                     Err(error) => complain(&error.to_string()),
                 },
                 Err(error) => complain(&format!("`{file}`: {error}")),
@@ -171,22 +205,23 @@ impl Session<'_> {
             }
             _ => complain(&format!("no command `{command}`; `:help` lists them")),
         }
+        Ok(())
     }
 
-    fn switch_to_new(&mut self, repl: Repl) {
+    fn switch_to_new(&mut self, repl: Repl) -> Result<(), Failure> {
         self.repls.push(repl);
         self.current = self.repls.len() - 1;
-        anstream::println!("now in REPL {}", self.current);
+        outln!("now in REPL {}", self.current)
     }
 }
 
-fn show(execution: &Execution) {
-    anstream::print!("{}", execution.stdout.text);
+fn show(execution: &Execution) -> Result<(), Failure> {
+    out!("{}", execution.stdout.text)?;
     if !execution.stdout.text.is_empty() && !execution.stdout.text.ends_with('\n') {
-        anstream::println!();
+        outln!("")?;
     }
     if !execution.stderr.text.is_empty() {
-        anstream::println!("{}", execution.stderr.text.trim_end().red());
+        outln!("{}", execution.stderr.text.trim_end().red())?;
     }
     match &execution.outcome {
         Outcome::Completed | Outcome::Raised { .. } => {}
@@ -199,10 +234,11 @@ fn show(execution: &Execution) {
         Outcome::HostError { reason } => complain(&format!("the host failed: {reason}")),
     }
     if let Some(answer) = &execution.final_answer {
-        anstream::println!("{} {}", "final answer:".green().bold(), answer.text);
+        outln!("{} {}", "final answer:".green().bold(), answer.text)?;
     }
+    Ok(())
 }
 
 fn complain(text: &str) {
-    anstream::eprintln!("{}", text.yellow());
+    say!("{}", text.yellow());
 }

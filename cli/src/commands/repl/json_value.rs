@@ -5,6 +5,8 @@
 
 use base64::Engine as _;
 use espalier_sandbox::Value;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value as Json};
 
 /// The nearest JSON.
@@ -39,32 +41,88 @@ fn key_text(key: &Value) -> String {
     }
 }
 
-/// The Python value that `json.loads` would make.
-pub(super) fn from_json(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::None,
-        Json::Bool(truth) => Value::Bool(*truth),
-        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(number), _) => Value::Int(number),
-            (None, Some(number)) => Value::BigInt(number.to_string()),
-            (None, None) => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        Json::String(text) => Value::Str(text.clone()),
-        Json::Array(items) => Value::List(items.iter().map(from_json).collect()),
-        Json::Object(entries) => {
-            Value::Dict(entries.iter().map(|(key, value)| (Value::Str(key.clone()), from_json(value))).collect())
+/// Deepest nesting that is read: as deep as a value may be that goes into the sandbox.
+const MAX_DEPTH: usize = 64;
+
+/// The Python value that `json.loads` makes of a JSON text: integers keep all their digits.
+pub(super) fn parse(json: &RawValue) -> Result<Value, String> {
+    read(json.get(), 0)
+}
+
+/// An object's entries, in order.
+struct Entries<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Entries<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
         }
+        input.deserialize_map(Collect)
     }
+}
+
+fn read(text: &str, depth: usize) -> Result<Value, String> {
+    if depth > MAX_DEPTH {
+        return Err(format!("the value is nested deeper than {MAX_DEPTH} levels"));
+    }
+    let broken = |error: serde_json::Error| format!("expected JSON: {error}");
+    Ok(match text.as_bytes().first() {
+        Some(b'{') => {
+            let Entries(entries) = serde_json::from_str(text).map_err(broken)?;
+            let entries = entries.into_iter().map(|(key, value)| Ok((Value::Str(key), read(value.get(), depth + 1)?)));
+            Value::Dict(entries.collect::<Result<_, String>>()?)
+        }
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(text).map_err(broken)?;
+            Value::List(items.into_iter().map(|item| read(item.get(), depth + 1)).collect::<Result<_, _>>()?)
+        }
+        Some(b'"') => Value::Str(serde_json::from_str(text).map_err(broken)?),
+        Some(b'n') => Value::None,
+        Some(b't') => Value::Bool(true),
+        Some(b'f') => Value::Bool(false),
+        _ if text.contains(['.', 'e', 'E']) => Value::Float(text.parse().map_err(|_| format!("no number: {text}"))?),
+        _ => text.parse().map_or_else(|_| Value::BigInt(text.to_owned()), Value::Int),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn from_text(text: &str) -> Result<Value, String> {
+        parse(serde_json::from_str(text).expect("JSON"))
+    }
+
     #[test]
     fn what_json_holds_comes_back_as_it_was() {
-        let json = serde_json::json!({"a": [1, -2, 2.5, true, null], "b": {"c": "text"}});
-        assert_eq!(to_json(&from_json(&json)), json);
+        let text = r#"{"a":[1,-2,2.5,true,null],"b":{"c":"text"}}"#;
+        assert_eq!(to_json(&from_text(text).unwrap()).to_string(), text);
+    }
+
+    #[test]
+    fn integers_keep_all_their_digits() {
+        let big = "123456789012345678901234567890";
+        assert_eq!(from_text(&format!("[{big}, -1, 1e3]")).unwrap().repr(), format!("[{big}, -1, 1000.0]"));
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        assert!(from_text(&format!("{}1{}", "[".repeat(64), "]".repeat(64))).is_ok());
+        let text = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(serde_json::from_str(&text).map_or(true, |raw: &RawValue| parse(raw).is_err()));
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use base64::Engine as _;
-use espalier_sandbox::{Execution, Outcome, VariableInfo};
+use espalier_sandbox::{Execution, Outcome, Value, VariableInfo};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json, json};
 
 use super::json_value;
@@ -37,7 +38,7 @@ pub(super) enum Order {
     /// A REPL from such bytes.
     Restore { source: SnapshotSource },
     /// A variable, or the next context.
-    Bind { name: Option<String>, value: Json },
+    Bind { name: Option<String>, value: Value },
     /// A variable's value.
     Get { name: String },
     /// Back to how it was set up.
@@ -45,7 +46,7 @@ pub(super) enum Order {
     /// Drop it.
     Close,
     /// The answer to a pending call.
-    Return { result: Result<Json, (String, String)> },
+    Return { result: Result<Value, (String, String)> },
 }
 
 /// Where a snapshot comes from.
@@ -68,14 +69,14 @@ struct Fields {
     op: Option<String>,
     name: Option<String>,
     #[serde(default, deserialize_with = "present")]
-    value: Option<Json>,
+    value: Option<Box<RawValue>>,
     #[serde(default, deserialize_with = "present")]
-    context: Option<Json>,
+    context: Option<Box<RawValue>>,
     seed: Option<u64>,
     snapshot: Option<String>,
     file: Option<String>,
     #[serde(rename = "return", default, deserialize_with = "present")]
-    returned: Option<Json>,
+    returned: Option<Box<RawValue>>,
     raise: Option<Raise>,
 }
 
@@ -92,14 +93,44 @@ fn runtime_error() -> String {
 }
 
 /// Tells a `null` that is there from a key that is not.
-fn present<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(input).map(Some)
+fn present<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(input).map(Some)
+}
+
+/// A line that cannot be served: its `id`, where it has one, and why.
+#[derive(Debug)]
+pub(super) struct BadLine {
+    pub(super) id: Option<Json>,
+    pub(super) reason: String,
 }
 
 impl Line {
     /// Reads a line; the error says what was expected.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let fields: Fields = serde_json::from_str(text).map_err(|error| format!("expected a JSON object: {error}"))?;
+    pub(super) fn parse(text: &str) -> Result<Self, BadLine> {
+        let text = text.trim();
+        Self::read(text).map_err(|reason| {
+            // What else is wrong with the line does not keep its sender from knowing which one it was.
+            let id = serde_json::from_str::<Json>(text).ok().and_then(|mut line| line.get_mut("id").map(Json::take));
+            BadLine { id, reason }
+        })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text.as_bytes().first() {
+            Some(b'{') => {}
+            None => return Err("expected a JSON object, got a blank line".to_owned()),
+            Some(_) => {
+                let shown: String = text.chars().take(60).collect();
+                return Err(format!("expected a JSON object, got `{shown}`"));
+            }
+        }
+        let fields: Fields = serde_json::from_str(text).map_err(|error| {
+            // The line is one of many: a line number within it says nothing.
+            let reason = error.to_string();
+            let reason = reason.rsplit_once(" at line ").map_or(reason.as_str(), |(reason, _)| reason);
+            format!("expected a JSON object of this protocol: {reason} (column {})", error.column())
+        })?;
+        let read = |json: Box<RawValue>| json_value::parse(&json);
         let repl = match fields.repl {
             None => FIRST_REPL.to_owned(),
             Some(Json::String(name)) => name,
@@ -108,7 +139,7 @@ impl Line {
         };
         let order = match (fields.code, fields.op.as_deref(), fields.returned, fields.raise) {
             (Some(code), None, None, None) => Order::Execute { code, timeout: timeout(fields.timeout_s)? },
-            (None, None, Some(value), None) => Order::Return { result: Ok(value) },
+            (None, None, Some(value), None) => Order::Return { result: Ok(read(value)?) },
             (None, None, None, Some(raise)) => Order::Return { result: Err((raise.kind, raise.message)) },
             (None, Some("new"), None, None) => Order::New,
             (None, Some("fork"), None, None) => Order::Fork { reseed: fields.seed },
@@ -121,8 +152,8 @@ impl Line {
                 },
             },
             (None, Some("bind"), None, None) => match (fields.name, fields.value, fields.context) {
-                (Some(name), Some(value), None) => Order::Bind { name: Some(name), value },
-                (None, None, Some(value)) => Order::Bind { name: None, value },
+                (Some(name), Some(value), None) => Order::Bind { name: Some(name), value: read(value)? },
+                (None, None, Some(value)) => Order::Bind { name: None, value: read(value)? },
                 _ => return Err("`bind` needs either `name` and `value`, or `context`".to_owned()),
             },
             (None, Some("get"), None, None) => {
@@ -155,7 +186,7 @@ fn timeout(seconds: Option<f64>) -> Result<Option<Duration>, String> {
 /// The answer to a block.
 pub(super) fn executed(execution: &Execution) -> Map<String, Json> {
     let mut answer = Map::new();
-    answer.insert("outcome".into(), outcome_name(&execution.outcome).into());
+    answer.insert("outcome".into(), execution.outcome.name().into());
     answer.insert("stdout".into(), execution.stdout.text.clone().into());
     answer.insert("stderr".into(), execution.stderr.text.clone().into());
     let final_answer = execution.final_answer.as_ref();
@@ -188,18 +219,6 @@ pub(super) fn variables(variables: &[VariableInfo]) -> Json {
     Json::Object(variables.iter().map(|info| (info.name.clone(), info.type_name.clone().into())).collect())
 }
 
-/// The outcome's name on the wire.
-pub(super) fn outcome_name(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Completed => "completed",
-        Outcome::Raised { .. } => "raised",
-        Outcome::TimedOut => "timed_out",
-        Outcome::MemoryExceeded => "memory_exceeded",
-        Outcome::Killed { .. } => "killed",
-        Outcome::HostError { .. } => "host_error",
-    }
-}
-
 /// Snapshot bytes as text.
 pub(super) fn to_base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
@@ -219,13 +238,24 @@ mod tests {
     #[test]
     fn an_unknown_key_is_refused_by_name() {
         let error = Line::parse(r#"{"code": "1", "timeout": 3}"#).unwrap_err();
-        assert!(error.contains("timeout"), "{error}");
+        assert!(error.reason.contains("timeout"), "{error:?}");
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_served_keeps_its_id() {
+        for line in [r#"{"code": "1", "zzz": 1, "id": 5}"#, r#"{"op": "zz", "id": 5}"#, r#"{"code": 1, "id": 5}"#] {
+            assert_eq!(Line::parse(line).unwrap_err().id, Some(json!(5)), "{line}");
+        }
+        for line in ["", "[]", "7", "{\"id\": 5", "null"] {
+            let error = Line::parse(line).unwrap_err();
+            assert!(error.id.is_none() && error.reason.starts_with("expected a JSON object"), "{error:?}");
+        }
     }
 
     #[test]
     fn a_returned_null_is_an_answer() {
         let line = Line::parse(r#"{"return": null}"#).unwrap();
-        assert!(matches!(line.order, Order::Return { result: Ok(Json::Null) }));
+        assert!(matches!(line.order, Order::Return { result: Ok(Value::None) }));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use espalier_sandbox::{Context, Limits, Policy, ReplOptions, Sandbox, Tool, Value};
+use serde_json::value::RawValue;
 
 use crate::arguments::{LimitArguments, PolicyArgument, ReplArguments};
 use crate::failure::Failure;
@@ -68,10 +69,20 @@ fn limits(arguments: &LimitArguments) -> Result<Limits, Failure> {
             got: format!("`{value}`"),
         })
     };
+    let at_least_one = |flag: &str, value: u64| {
+        (value > 0).then_some(value).ok_or_else(|| Failure::Usage {
+            what: format!("`{flag}`"),
+            expected: "at least 1".to_owned(),
+            got: "`0`".to_owned(),
+        })
+    };
+    let memory_bytes = at_least_one("--memory", arguments.memory)?.saturating_mul(1 << 20);
+    at_least_one("--recursion", u64::from(arguments.recursion))?;
     Ok(Limits {
         block: seconds("--timeout", arguments.timeout)?,
         waiting: seconds("--wait-timeout", arguments.wait_timeout)?,
-        memory_bytes: arguments.memory.saturating_mul(1 << 20),
+        memory_bytes,
+        allocation_bytes: memory_bytes / 8,
         output_bytes: arguments.output,
         recursion: arguments.recursion,
         calls_per_block: arguments.calls_per_block,
@@ -85,9 +96,9 @@ fn read_context(path: &Path) -> Result<Context, Failure> {
     if path.extension().is_none_or(|extension| extension != "json") {
         return Ok(Context::new(Value::Str(text)));
     }
-    let json: serde_json::Value = serde_json::from_str(&text).map_err(|error| Failure::Input {
-        file: path.display().to_string(),
-        reason: format!("expected JSON: {error}"),
-    })?;
-    Ok(Context::new(json_value::from_json(&json)))
+    // A byte order mark is no part of the text.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let input = |reason| Failure::Input { file: path.display().to_string(), reason };
+    let json: &RawValue = serde_json::from_str(text).map_err(|error| input(format!("expected JSON: {error}")))?;
+    Ok(Context::new(json_value::parse(json).map_err(input)?))
 }
