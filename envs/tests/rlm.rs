@@ -295,6 +295,18 @@ except TypeError as error:
 else:
     raise AssertionError('no error')
 try:
+    rlm_query_batched(['a', 'b'], ['p', 'q'])
+except TypeError as error:
+    assert 'context_list=[...]' in str(error), error
+else:
+    raise AssertionError('no error')
+try:
+    rlm_query('a', 'line one\\nline two')
+except TypeError as error:
+    assert 'context=...' in str(error), error
+else:
+    raise AssertionError('no error')
+try:
     llm_query('a', nodel='b')
 except TypeError as error:
     assert \"unexpected keyword argument 'nodel'\" in str(error), error";

@@ -115,6 +115,30 @@ impl Calls {
             .collect()
     }
 
+    /// The second positional argument of every query is `model`, as in the original: a context that lands there would be
+    /// lost without a word, so what is no name is refused.
+    fn model_name(&self, function: &str, value: Option<Value>) -> Result<Option<String>, CallError> {
+        match value {
+            None | Some(Value::None) => Ok(None),
+            Some(Value::Str(name)) if self.original || (name.len() <= MAX_MODEL_NAME && !name.contains('\n')) => {
+                Ok(Some(name))
+            }
+            Some(_) if self.original => Ok(None),
+            Some(other) => {
+                let keyword = if function.ends_with("_batched") { "context_list=[...]" } else { "context=..." };
+                let contexts = if function.starts_with("rlm") {
+                    format!("; a context goes by keyword: {keyword}")
+                } else {
+                    String::new()
+                };
+                Err(error(
+                    "TypeError",
+                    format!("{function}(): `model` must be a model's name, got {}{contexts}", kind_of(&other)),
+                ))
+            }
+        }
+    }
+
     fn child_context(&self, own: Value) -> Option<Context> {
         if !self.original {
             return Some(Context::new(own));
@@ -140,6 +164,16 @@ impl Calls {
     }
 }
 
+/// Longest name of a model, bytes.
+const MAX_MODEL_NAME: usize = 200;
+
+fn kind_of(value: &Value) -> String {
+    match value {
+        Value::Str(text) => format!("a text of {} characters", text.chars().count()),
+        other => other.type_name().to_owned(),
+    }
+}
+
 fn check_count(function: &str, got: usize, expected: usize) -> Result<(), CallError> {
     if got == expected {
         return Ok(());
@@ -155,17 +189,17 @@ impl HostCalls for Calls {
             "llm_query" => {
                 let [prompt, model] = arguments(call, ["prompt", "model"], 1)?;
                 let prompt = text(prompt);
-                one(self.llm(vec![prompt], model_name(model), &context).await?)
+                one(self.llm(vec![prompt], self.model_name(&function, model)?, &context).await?)
             }
             "llm_query_batched" => {
                 let [prompts, model] = arguments(call, ["prompts", "model"], 1)?;
                 let prompts = list(&function, "prompts", prompts)?.into_iter().map(|item| text(Some(item))).collect();
-                Ok(Value::List(self.llm(prompts, model_name(model), &context).await?))
+                Ok(Value::List(self.llm(prompts, self.model_name(&function, model)?, &context).await?))
             }
             "rlm_query" => {
                 let [prompt, model, own] = arguments(call, ["prompt", "model", "context"], 1)?;
                 let own = own.filter(|own| *own != Value::None);
-                one(self.rlm(vec![(text(prompt), own)], model_name(model), &context).await?)
+                one(self.rlm(vec![(text(prompt), own)], self.model_name(&function, model)?, &context).await?)
             }
             "rlm_query_batched" => {
                 let [prompts, model, contexts] = arguments(call, ["prompts", "model", "context_list"], 1)?;
@@ -190,7 +224,7 @@ impl HostCalls for Calls {
                     .zip(contexts)
                     .map(|(prompt, own)| (text(Some(prompt)), (own != Value::None).then_some(own)))
                     .collect();
-                Ok(Value::List(self.rlm(requests, model_name(model), &context).await?))
+                Ok(Value::List(self.rlm(requests, self.model_name(&function, model)?, &context).await?))
             }
             _ => match self.tools.get(&function) {
                 Some(tool) => tool.call(call, context).await,
@@ -248,13 +282,6 @@ fn text(value: Option<Value>) -> String {
         Some(Value::Str(text)) => text,
         Some(other) => other.display(),
         None => String::new(),
-    }
-}
-
-fn model_name(value: Option<Value>) -> Option<String> {
-    match value {
-        Some(Value::Str(name)) => Some(name),
-        _ => None,
     }
 }
 

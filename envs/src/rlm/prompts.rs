@@ -71,8 +71,8 @@ its output. When the output shows the answer, write FINAL(answer).
 type Example = (&'static str, &'static str, &'static str, &'static str);
 
 // A model of this size copies what it has seen twice, and the nearest example first: every form of task comes in pairs,
-// and the form that is hardest to copy, a name of two words taken from the question into the code, comes last and
-// three times.
+// and the form that is hardest to copy, a name of two words taken from the question into the code, comes last. Where
+// there are copies to ask, that form is shown with them.
 
 const COUNT: [Example; 2] = [
     ("How many lines have the label [oak]?", "print(context.count(\"[oak]\"))", "31", "31"),
@@ -120,14 +120,14 @@ const DELEGATE: [Example; 2] = [
     (
         "What is the code of the green tower?",
         "half = len(context) // 2\n\
-         print(rlm_query_batched([\"What is the code of the green tower?\"] * 2, [context[:half], context[half:]]))",
+         print(rlm_query_batched([\"What is the code of the green tower?\"] * 2, context_list=[context[:half], context[half:]]))",
         "['not found', 80713]",
         "80713",
     ),
     (
         "What is the code of the black wheel?",
         "half = len(context) // 2\n\
-         print(rlm_query_batched([\"What is the code of the black wheel?\"] * 2, [context[:half], context[half:]]))",
+         print(rlm_query_batched([\"What is the code of the black wheel?\"] * 2, context_list=[context[:half], context[half:]]))",
         "[20644, 'not found']",
         "20644",
     ),
@@ -138,9 +138,9 @@ pub fn examples(style: Style, offer: &Offer) -> Vec<Message> {
     if style == Style::Full {
         return Vec::new();
     }
-    let delegate: &[Example] = if offer.rlm { &DELEGATE } else { &[] };
+    let last: &[Example] = if offer.rlm { &DELEGATE } else { &FIND };
     let mut messages = Vec::new();
-    for (question, code, output, answer) in COUNT.iter().chain(&CALCULATE).chain(&FIND).chain(delegate) {
+    for (question, code, output, answer) in COUNT.iter().chain(&CALCULATE).chain(last) {
         let turn = |turn| Turn { question, turn, max_turns: u32::MAX };
         messages.push(Message::user(first_message(style, "", turn(0))));
         messages.push(Message::assistant(format!("```repl\n{code}\n```")));
@@ -175,9 +175,9 @@ fn tools_section(offer: &Offer) -> String {
     }
     if offer.rlm {
         text.push_str(
-            "   - `rlm_query(prompt, context=None)`: gives a sub-question to a copy of you with a REPL of its own, in \
+            "   - `rlm_query(prompt, context=...)`: gives a sub-question to a copy of you with a REPL of its own, in \
              which `context` is what you pass; returns its answer as a Python value.\n   \
-             - `rlm_query_batched(prompts, context_list=None)`: the same for many sub-questions at the same time.\n",
+             - `rlm_query_batched(prompts, context_list=[...])`: the same for many sub-questions at the same time.\n",
         );
     }
     if !offer.tools.is_empty() {
