@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make soak`: benches/soak.py for SECONDS (default an hour); the dated output is kept.
+# `make soak`: benches/soak.py for SECONDS_TO_SOAK seconds (default an hour); the dated output is kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}

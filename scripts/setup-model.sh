@@ -12,7 +12,7 @@ if [ $# -eq 0 ]; then
   echo "usage: setup-model.sh CONVERTER [ARGUMENT...]; it is called with IN.gguf and OUT added" >&2
   exit 2
 fi
-models=${ESPALIER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/espalier}/models
+models=${ESPALIER_MODELS:-${ESPALIER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/espalier}/models}
 dst=$models/smollm2-135m-instruct
 if [ -e "$dst/model.safetensors" ]; then
   echo "model: $dst" >&2

@@ -70,7 +70,7 @@ pub(crate) struct ReplArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Calls of `llm_query`, `rlm_query` and tools are put to the driver as `{"call": {...}}` and answered by
-    /// `{"return": ...}` (with `--json`). Without this they raise.
+    /// `{"return": ...}` (with `--json`). Without this the names do not exist.
     #[arg(long, requires = "json")]
     pub(crate) host_calls: bool,
     /// A host function of that name exists in the REPL (repeatable; with `--host-calls`).

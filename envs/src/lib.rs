@@ -32,7 +32,7 @@ pub mod stories;
 use serde::{Deserialize, Serialize};
 
 pub use env::{Action, Env, EnvContext, EnvError, History, Metrics, Step};
-pub use registry::{EnvKind, EnvSpec, Prepared, Registry, make};
+pub use registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec, Prepared, Registry, make};
 pub use row::EnvRow;
 pub use services::{ChildAnswer, ChildRequest, NoServices, Services, SubCallError, SubQuery};
 

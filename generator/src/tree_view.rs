@@ -79,7 +79,7 @@ fn node(tree: &Tree, it: &Trajectory, first: &str, rest: &str, options: ViewOpti
     let _ = write!(head, ", {:.2} s", it.timings.total_us as f64 / 1e6);
     let _ = writeln!(out, "{head}");
     if let Some(error) = &it.error {
-        let _ = writeln!(out, "{rest}│ {}", options.paint(Paint::Red, &clean(error, options.width)));
+        let _ = writeln!(out, "{rest}│ {}", options.paint(Paint::Red, &plain(error)));
     }
     let opening = it.turns.first().map_or(it.messages.len(), |turn| turn.message as usize);
     for message in &it.messages[..opening.min(it.messages.len())] {
@@ -102,7 +102,7 @@ fn node(tree: &Tree, it: &Trajectory, first: &str, rest: &str, options: ViewOpti
 fn show_turn(it: &Trajectory, index: usize, turn: &Turn, rest: &str, options: ViewOptions, out: &mut String) {
     let cut = match turn.stop {
         espalier_inference::StopReason::EndOfTurn => String::new(),
-        other => format!(", cut by {}", format!("{other:?}").to_lowercase()),
+        other => format!(", cut by {}", serde_json::to_value(other).unwrap_or_default().as_str().unwrap_or("?")),
     };
     let reward = if turn.reward == 0.0 { String::new() } else { format!(", reward {}", turn.reward) };
     let title = format!(

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use espalier_envs::{Action, Env, EnvContext, EnvError, EnvKind, EnvRow, EnvSpec, Metrics, Step};
+use espalier_envs::{Action, Env, EnvContext, EnvError, EnvKind, EnvRow, EnvSpec, Metrics, ParamSpec, Step};
 use espalier_inference::Message;
 use serde::Deserialize;
 
@@ -14,13 +14,21 @@ pub struct Params {
     pub highest: Option<u64>,
 }
 
+const HIGHEST: ParamSpec =
+    ParamSpec { name: "highest", kind: "number", default: "100", doc: "the secret lies between 1 and this" };
+
 /// What is registered: `Registry::register(GuessKind)`.
 pub struct GuessKind;
 
 impl EnvKind for GuessKind {
     type Params = Params;
     fn spec(&self) -> EnvSpec {
-        EnvSpec { id: "guess".to_owned(), summary: "Guess a number.".to_owned(), params: vec![], columns: vec![] }
+        EnvSpec {
+            id: "guess".to_owned(),
+            summary: "Guess a number.".to_owned(),
+            params: vec![HIGHEST],
+            columns: vec![],
+        }
     }
     fn make(&self, params: &Arc<Params>, _row: &EnvRow) -> Result<Box<dyn Env>, EnvError> {
         Ok(Box::new(Guess { highest: params.highest.unwrap_or(100).max(1), secret: 0, turns: 0, most: 1 }))

@@ -78,7 +78,10 @@ async fn evaluate(file: &Path, arguments: &EvalArguments) -> Result<(), Failure>
     let failed: usize = run.result.cells.iter().map(|cell| cell.failed).sum();
     let played: usize = run.result.cells.iter().map(|cell| cell.rollouts).sum();
     if failed > 0 {
-        say!("{failed} of {played} rollouts failed; `espalier trajectories show` says why");
+        say!(
+            "{failed} of {played} rollouts failed; `espalier trajectories show {} --tree` says why",
+            directory.display()
+        );
     }
     if failed == played && played > 0 {
         return Err(Failure::Engine("every rollout failed".to_owned()));
