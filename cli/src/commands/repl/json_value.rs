@@ -5,6 +5,7 @@
 
 use base64::Engine as _;
 use espalier_sandbox::Value;
+use espalier_sandbox_protocol::codec::MAX_DEPTH;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value as Json};
@@ -40,9 +41,6 @@ fn key_text(key: &Value) -> String {
         other => to_json(other).to_string(),
     }
 }
-
-/// Deepest nesting that is read: as deep as a value may be that goes into the sandbox.
-const MAX_DEPTH: usize = 64;
 
 /// The Python value that `json.loads` makes of a JSON text: integers keep all their digits.
 pub(super) fn parse(json: &RawValue) -> Result<Value, String> {
