@@ -16,18 +16,31 @@
 //! Invariants: an environment knows nothing of who plays it; graders never run in a state that the policy touched; a
 //! failure is an [`env::EnvError`], never a silent reward of 0.
 
+pub mod aime;
 pub mod builtin;
+pub mod code;
 pub mod env;
-pub mod graders;
+pub mod evidence;
 pub mod gsm8k;
+pub mod gsm8k_multi_turn;
+pub mod llm_judge;
 pub mod long;
+pub mod math;
 pub mod metrics;
 pub mod params;
+pub mod python_env;
+pub mod reasoning;
 pub mod registry;
 pub mod rlm;
 pub mod row;
+pub mod search;
+pub mod searchcode;
 pub mod services;
 pub mod stories;
+pub mod text2sql;
+pub mod tool_use;
+
+pub use espalier_graders as graders;
 
 use serde::{Deserialize, Serialize};
 

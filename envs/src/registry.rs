@@ -166,8 +166,8 @@ impl Registry {
     /// A registry of every environment in this crate.
     pub fn standard() -> Self {
         let mut registry = Self::new();
-        let kinds: [Arc<dyn AnyKind>; 3] =
-            [Arc::new(crate::gsm8k::Gsm8k), Arc::new(crate::long::Long), Arc::new(crate::rlm::Rlm::default())];
+        let kinds: Vec<Arc<dyn AnyKind>> =
+            vec![Arc::new(crate::gsm8k::Gsm8k), Arc::new(crate::long::Long), Arc::new(crate::rlm::Rlm::default())];
         for kind in kinds {
             registry.kinds.insert(kind.spec().id, kind);
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`numeric`] | numbers in text, compared by value; the `####` answers of GSM8K |
 //!
-//! Invariants: linear time in the text, no state, callable from any thread; never run where the policy could reach
-//! them.
+//! Invariants: bounded work whatever the text, no state, callable from any thread; never run where the policy could
+//! reach them.
 
 pub mod numeric;

@@ -1,0 +1,1 @@
+//! Problems that the project generates, with their verifiers.

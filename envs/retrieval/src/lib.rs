@@ -1,0 +1,1 @@
+//! Retrievers for search environments, and the server that speaks their protocol.

@@ -1,0 +1,1 @@
+//! SQL over SQLite as models write it: read-only, bounded; and the comparison of results.

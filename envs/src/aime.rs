@@ -1,0 +1,1 @@
+//! `aime`: the format of DAPO and its normaliser.

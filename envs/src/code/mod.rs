@@ -1,0 +1,1 @@
+//! `lcb` and `code`: programs graded by tests, in a sandbox.

@@ -1,0 +1,1 @@
+//! `llm_judge`: a model grades the answer.

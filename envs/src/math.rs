@@ -1,0 +1,1 @@
+//! `math`: the last `\boxed{}` against the truth, by mathematical equivalence.

@@ -1,0 +1,1 @@
+//! Environments written in Python, each in a sandbox instance of its own.

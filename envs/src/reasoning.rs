@@ -1,0 +1,1 @@
+//! `reasoning/*`: procedural problems with verifiers.

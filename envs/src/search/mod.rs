@@ -1,0 +1,1 @@
+//! `search`: questions answered with a search engine.

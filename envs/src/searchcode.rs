@@ -1,0 +1,1 @@
+//! `searchcode`: search and Python as tools.

@@ -1,0 +1,1 @@
+//! `text2sql`: multi-turn SQL over SQLite.

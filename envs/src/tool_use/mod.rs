@@ -1,0 +1,1 @@
+//! `tool_use`: a long-horizon agent with JSON tool calls and a workspace.

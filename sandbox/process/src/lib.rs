@@ -1,0 +1,1 @@
+//! Native programs behind walls: the process sandbox.
