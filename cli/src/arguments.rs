@@ -39,20 +39,26 @@ pub(crate) enum Command {
     Repl(ReplArguments),
     /// Run a suite: environments, modes and models; or compare two runs.
     ///
-    /// A suite is a TOML file (`examples/demo/suite.toml` is one). `key.path=value` overrides what it says, list items by
+    /// A suite is a TOML file (`examples/demo/suite.toml` is one, `docs/suites.md` explains every key). `key.path=value` overrides what it says, list items by
     /// their number: `engine.0.sampling.temperature=0.5`. Ctrl-C stops cleanly; `--resume` goes on.
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Eval(EvalArguments),
     /// Play one task once and show the tree.
     Rollout(RolloutArguments),
+    /// Grade recorded responses with an environment's own grader.
+    ///
+    /// Each line in is a JSON object: `response` (a text, or a list of texts, one per turn), `ground_truth`, and any column
+    /// that the environment reads (`espalier data env ID`); `params` sets parameters for that line. Each line out is
+    /// `{"id", "reward", "metadata", "error"}`, in the order of the lines in; a line that could not be graded has an `error`
+    /// and no reward.
+    Grade(GradeArguments),
     /// Look at trajectories.
     #[command(subcommand)]
     Trajectories(TrajectoriesCommand),
     /// Look at data sets and environments.
     #[command(subcommand)]
     Data(DataCommand),
-    /// Serve models to other programs.
-    #[cfg(feature = "torch")]
+    /// Serve models, search engines and sandboxes to other programs.
     #[command(subcommand)]
     Serve(ServeCommand),
     /// Work with model files.
@@ -235,6 +241,31 @@ pub(crate) struct RolloutArguments {
     pub(crate) json: bool,
 }
 
+/// Arguments of `espalier grade`.
+#[derive(Debug, Args)]
+pub(crate) struct GradeArguments {
+    /// The responses, JSONL; stdin by default.
+    pub(crate) file: Option<PathBuf>,
+    /// The environment.
+    #[arg(long, value_name = "ID")]
+    pub(crate) env: String,
+    /// Parameters of the environment: `key.path=value` (repeatable).
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) param: Vec<String>,
+    /// One JSON object per line instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Most time for one response, seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    pub(crate) timeout: f64,
+    /// Responses that are graded at once.
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub(crate) in_flight: std::num::NonZeroUsize,
+    /// Seeds what the environment draws.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+}
+
 /// Subcommands of `espalier trajectories`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrajectoriesCommand {
@@ -264,7 +295,8 @@ pub(crate) enum TrajectoriesCommand {
 /// Subcommands of `espalier data`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DataCommand {
-    /// The environments, and the data sets that are generated.
+    /// The environments, the data sets that are generated, the formats that are read, and what the Hugging Face cache
+    /// holds.
     List {
         /// One JSON object per entry.
         #[arg(long)]
@@ -277,28 +309,102 @@ pub(crate) enum DataCommand {
     },
     /// Rows of a file or of a generated data set, as JSONL; every row is checked.
     Show {
-        /// A `.jsonl`, `.json`, `.csv` or `.parquet` file, or the name of a generated data set.
-        source: PathBuf,
-        /// Parameters of a generated data set: `rows=4`, `size=16384` (repeatable).
-        #[arg(long, value_name = "KEY=VALUE")]
-        param: Vec<String>,
-        /// What the records are: `rows`, or `gsm8k` for its published files.
-        #[arg(long, value_parser = ["rows", "gsm8k"])]
-        format: Option<String>,
+        #[command(flatten)]
+        source: DataSourceArguments,
+        /// Leave out rows whose prompt has more tokens; says how many and which (with `--tokenizer`).
+        #[arg(long, value_name = "N", requires = "tokenizer")]
+        max_prompt_tokens: Option<u64>,
         /// At most this many rows.
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
+    /// What a source holds: rows, columns with types and examples, lengths, splits, and which environments fit.
+    Inspect {
+        #[command(flatten)]
+        source: DataSourceArguments,
+        /// Show the prompt template and the first row's prompt instead.
+        #[arg(long)]
+        prompt: bool,
+        /// Say how many rows have longer prompts, and which (with `--tokenizer`).
+        #[arg(long, value_name = "N", requires = "tokenizer")]
+        max_prompt_tokens: Option<u64>,
+        /// Look at the first rows only.
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+        /// One JSON object instead of tables.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check every row: that it reads, that ids differ, and what its environment checks before it is played.
+    ///
+    /// Ends with exit code 3 where something is wrong.
+    Validate {
+        #[command(flatten)]
+        source: DataSourceArguments,
+        /// The environment that is asked, instead of the one that each row names (`env_class`).
+        #[arg(long, value_name = "ID")]
+        env: Option<String>,
+        /// Parameters of the environment (repeatable; with `--env`).
+        #[arg(long, value_name = "KEY=VALUE", requires = "env")]
+        env_param: Vec<String>,
+        /// Stop after this many problems.
+        #[arg(long, value_name = "N", default_value = "20")]
+        problems: std::num::NonZeroU64,
+        /// One JSON object per problem, and one for the sum.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Download a data set of the Hugging Face hub into its cache; prints where every file lies.
+    ///
+    /// Goes on where an earlier download broke off and compares checksums. `HF_HOME` or `HF_HUB_CACHE` say where the
+    /// cache is, `HF_TOKEN` who asks, `HF_ENDPOINT` where the hub is; with `HF_HUB_OFFLINE=1` nothing is downloaded.
+    /// Sources name what is there as `hf://org/name/file`.
+    Fetch {
+        /// The data set: `org/name`, or `org/name@revision`.
+        repo: String,
+        /// Files by name or pattern: `*` is any text, `?` one character (repeatable; default: all).
+        #[arg(long, value_name = "GLOB")]
+        file: Vec<String>,
+        /// Only data files whose names say that they belong to this split: `train`, `validation`, `test`.
+        #[arg(long, value_name = "NAME")]
+        split: Option<String>,
+        /// One JSON object per file.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What rows are read, and how.
+#[derive(Debug, Args)]
+pub(crate) struct DataSourceArguments {
+    /// A `.jsonl`, `.json`, `.csv` or `.parquet` file (the first three also `.gz` or `.zst`), `hf://org/name/file` for
+    /// one of the Hugging Face cache, or the name of a generated data set.
+    pub(crate) source: PathBuf,
+    /// Parameters of a generated data set: `rows=4`, `size=16384` (repeatable).
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) param: Vec<String>,
+    /// What the records are: `rows`, `auto`, or a published set's own format.
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(espalier_datasets::FORMATS.map(|spec| spec.name)))]
+    pub(crate) format: Option<String>,
+    /// What makes the prompt: `question`, `instruct`, or a template with `{{ column }}` in it.
+    #[arg(long, value_name = "TEMPLATE")]
+    pub(crate) prompt_template: Option<String>,
+    /// The file with the database schemas of `spider` and `bird`, where it is not beside the questions.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tables: Option<PathBuf>,
+    /// The model whose tokens are counted: a folder, or a name in `$ESPALIER_MODELS`.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) tokenizer: Option<PathBuf>,
 }
 
 /// Subcommands of `espalier serve`.
-#[cfg(feature = "torch")]
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServeCommand {
     /// An OpenAI-compatible API over a local model: chat and completions, streaming.
     ///
     /// Ctrl-C takes no new requests and gives those that run 5 s to finish, then cuts them off (exit code 130; 0 where
     /// all finished). A second Ctrl-C leaves at once.
+    #[cfg(feature = "torch")]
     Openai {
         /// The model's folder, or its name in `$ESPALIER_MODELS`.
         #[arg(long, value_name = "FOLDER")]
@@ -313,6 +419,59 @@ pub(crate) enum ServeCommand {
         #[arg(long, default_value = "bf16", value_parser = ["bf16", "f32"])]
         precision: String,
     },
+    /// A search engine over a folder of texts or a JSONL corpus, in the protocol of Search-R1 and skyrl-gym.
+    ///
+    /// `POST /retrieve` takes `{"query": TEXT, "topk": N, "return_scores": true}`, or `queries`, a list; `docs/search.md`
+    /// describes it. Ctrl-C ends it as it does `serve openai`.
+    Search(SearchServerArguments),
+    /// REPLs in sandboxes for other programs, over HTTP.
+    ///
+    /// `docs/sandbox-http.md` describes the API; `examples/sandbox_client` has a client in Python. Ctrl-C takes no new
+    /// requests, gives blocks that run 5 s to finish and closes every REPL (exit code 130 where a block was cut off).
+    Sandbox(SandboxServerArguments),
+}
+
+/// Arguments of `espalier serve sandbox`.
+#[derive(Debug, Args)]
+pub(crate) struct SandboxServerArguments {
+    /// Where to listen. Beyond loopback it asks for `--api-key-env`.
+    #[arg(long, default_value = "127.0.0.1:8100", value_name = "ADDRESS")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// REPLs at once.
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub(crate) max_repls: usize,
+    /// Memory that all REPLs together may be promised, MiB; each counts with its own `--memory` and four times its
+    /// contexts.
+    #[arg(long, default_value_t = 16384, value_name = "MIB")]
+    pub(crate) max_memory: u64,
+    /// A REPL that nobody asked anything for so long is closed, seconds.
+    #[arg(long, default_value_t = 900.0, value_name = "SECONDS")]
+    pub(crate) idle_timeout: f64,
+    /// Largest request body, MiB: it bounds contexts and snapshots.
+    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    pub(crate) max_body: usize,
+    /// The environment variable that holds the keys (separated by commas or blanks, 16 characters at least). Each key
+    /// sees the REPLs made with it.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) api_key_env: Option<String>,
+    /// What a REPL has, and the most that its creator may ask for.
+    #[command(flatten)]
+    pub(crate) limits: LimitArguments,
+}
+
+/// Arguments of `espalier serve search`.
+#[derive(Debug, Args)]
+pub(crate) struct SearchServerArguments {
+    /// What is searched: a folder of `.txt` and `.md` files, or a `.jsonl` file with `contents` (or `text`) and maybe
+    /// `id` and `title` on every line.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) corpus: PathBuf,
+    /// Where to listen. Beyond loopback anybody who reaches the port may search.
+    #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// Documents in an answer to a request that does not say how many.
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub(crate) topk: usize,
 }
 
 /// Subcommands of `espalier model`.

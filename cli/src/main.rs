@@ -89,10 +89,10 @@ async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Repl(arguments) => commands::repl::run(arguments).await,
         Command::Eval(arguments) => commands::eval::run(arguments).await,
+        Command::Grade(arguments) => commands::grade::run(arguments).await,
         Command::Rollout(arguments) => commands::rollout::run(arguments).await,
         Command::Trajectories(command) => commands::trajectories::run(command),
-        Command::Data(command) => commands::data::run(command),
-        #[cfg(feature = "torch")]
+        Command::Data(command) => commands::data::run(command).await,
         Command::Serve(command) => commands::serve::run(command).await,
         #[cfg(feature = "torch")]
         Command::Model(command) => commands::model::run(command),

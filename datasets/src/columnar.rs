@@ -18,7 +18,7 @@ use crate::lines::Record;
 /// Rows decoded at a time: rows may hold contexts of many megabytes.
 const BATCH: usize = 16;
 
-/// Reads a file row by row.
+/// Reads a file row by row. A row with a value that is not read is an error, and the next call gives the row behind it.
 pub struct Columns {
     path: PathBuf,
     reader: ParquetRecordBatchReader,
@@ -51,9 +51,11 @@ impl Columns {
         let Some(batch) = &self.batch else { return Ok(None) };
         self.row += 1;
         let place = Place::Row(self.row);
+        let index = self.at;
+        self.at += 1;
         let mut record = Map::new();
         for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-            let value = value(column, self.at).map_err(|reason| DataError::Column {
+            let value = value(column, index).map_err(|reason| DataError::Column {
                 path: self.path.clone(),
                 place,
                 column: field.name().clone(),
@@ -61,7 +63,6 @@ impl Columns {
             })?;
             record.insert(field.name().clone(), value);
         }
-        self.at += 1;
         Ok(Some((place, record)))
     }
 }
@@ -74,7 +75,7 @@ impl Iterator for Columns {
             return None;
         }
         let record = self.next_record();
-        self.failed = record.is_err();
+        self.failed = matches!(record, Err(DataError::File { .. }));
         record.transpose()
     }
 }

@@ -37,6 +37,9 @@ pub enum DataError {
         /// What was expected and what came.
         reason: String,
     },
+    /// What the source needs beside its files cannot be used: the Hugging Face cache, a tokenizer.
+    #[error("{0}")]
+    Unusable(String),
     /// The source is described wrongly.
     #[error("data source: `{key}` {reason}")]
     Source {

@@ -1,15 +1,16 @@
 //! JSON: one list of objects, read one object at a time.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use crate::error::{DataError, Place};
+use crate::input;
 use crate::lines::{self, MAX_LINE, Record};
 
-/// Reads the objects of a list.
+/// Reads the objects of a list. What stands between two braces and is no object is an error, and the next call gives
+/// the object behind it; behind a list that is broken otherwise nothing more comes.
 pub struct Items<R> {
     path: PathBuf,
     input: R,
@@ -30,9 +31,7 @@ enum State {
 
 /// Opens a file: a list of objects, or (when it does not begin with a bracket) one object per line.
 pub fn open(path: &Path) -> Result<Box<dyn Iterator<Item = Record> + Send>, DataError> {
-    let file = File::open(path).map_err(|error| DataError::file(path, error))?;
-    let mut items =
-        Items { path: path.to_owned(), input: BufReader::with_capacity(1 << 16, file), row: 0, state: State::First };
+    let mut items = Items { path: path.to_owned(), input: input::open(path)?, row: 0, state: State::First };
     match items.peek()? {
         Some(b'[') => {
             items.input.consume(1);
@@ -82,12 +81,19 @@ impl<R: BufRead> Items<R> {
                     self.input.consume(1);
                     self.state = State::Item;
                 }
-                (_, None) => return Err(DataError::file(&self.path, "ends within the list")),
-                (State::Between, Some(_)) => return Err(self.wrong("expected a comma or the end of the list")),
+                (_, None) => {
+                    self.state = State::Done;
+                    return Err(DataError::file(&self.path, "ends within the list"));
+                }
+                (State::Between, Some(_)) => {
+                    self.state = State::Done;
+                    return Err(self.wrong("expected a comma or the end of the list"));
+                }
                 (State::First | State::Item, Some(_)) => {
                     self.row += 1;
-                    self.state = State::Between;
+                    self.state = State::Done;
                     let bytes = self.item()?;
+                    self.state = State::Between;
                     let record = serde_json::from_slice(&bytes)
                         .map_err(|error| self.wrong(format!("expected a JSON object, got: {error}")))?;
                     return Ok(Some((Place::Row(self.row), record)));
@@ -155,7 +161,7 @@ impl<R: BufRead> Iterator for Items<R> {
             return None;
         }
         let record = self.next_record();
-        if record.is_err() {
+        if matches!(record, Err(DataError::File { .. })) {
             self.state = State::Done;
         }
         record.transpose()

@@ -1,12 +1,12 @@
 //! JSONL: one object per line.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use crate::error::{DataError, Place};
+use crate::input;
 
 /// Largest line, bytes: a context of 200 MB fits with all of its escapes.
 pub const MAX_LINE: u64 = 1 << 30;
@@ -14,7 +14,8 @@ pub const MAX_LINE: u64 = 1 << 30;
 /// One record and its place.
 pub type Record = Result<(Place, Map<String, Value>), DataError>;
 
-/// Reads a file line by line. Blank lines are skipped.
+/// Reads a file line by line. Blank lines are skipped; a line that is no object is an error, and the next call gives the
+/// line behind it.
 pub struct Lines<R> {
     path: PathBuf,
     input: R,
@@ -23,9 +24,8 @@ pub struct Lines<R> {
 }
 
 /// Opens a file.
-pub fn open(path: &Path) -> Result<Lines<BufReader<File>>, DataError> {
-    let file = File::open(path).map_err(|error| DataError::file(path, error))?;
-    Ok(Lines { path: path.to_owned(), input: BufReader::with_capacity(1 << 16, file), line: 0, failed: false })
+pub fn open(path: &Path) -> Result<Lines<Box<dyn BufRead + Send>>, DataError> {
+    Ok(Lines { path: path.to_owned(), input: input::open(path)?, line: 0, failed: false })
 }
 
 impl<R: BufRead> Lines<R> {
@@ -35,12 +35,16 @@ impl<R: BufRead> Lines<R> {
             buffer.clear();
             let read = (&mut self.input).take(MAX_LINE + 1).read_until(b'\n', &mut buffer);
             match read {
-                Err(error) => return Some(Err(DataError::file(&self.path, error))),
+                Err(error) => {
+                    self.failed = true;
+                    return Some(Err(DataError::file(&self.path, error)));
+                }
                 Ok(0) => return None,
                 Ok(_) => {}
             }
             self.line += 1;
             if buffer.len() as u64 > MAX_LINE {
+                self.failed = true;
                 return Some(Err(self.wrong(format!("is longer than {MAX_LINE} bytes"))));
             }
             let mut text = buffer.as_slice();
@@ -77,8 +81,6 @@ impl<R: BufRead> Iterator for Lines<R> {
         if self.failed {
             return None;
         }
-        let record = self.next_record();
-        self.failed = matches!(record, Some(Err(_)));
-        record
+        self.next_record()
     }
 }

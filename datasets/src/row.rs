@@ -62,7 +62,7 @@ impl Row {
             column: column.to_owned(),
             reason,
         };
-        let prompt = match record.remove("prompt") {
+        let prompt = match record.shift_remove("prompt") {
             None => {
                 let columns = record.keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
                 let columns = if columns.is_empty() { "no column" } else { &columns };
@@ -102,7 +102,7 @@ impl Row {
                 return Err(wrong("prompt", format!("must be a text or a list of messages, got {}", kind(&other))));
             }
         };
-        let env = match record.remove("env_class") {
+        let env = match record.shift_remove("env_class") {
             None | Some(Value::Null) => None,
             Some(Value::String(env)) => Some(env),
             Some(other) => return Err(wrong("env_class", format!("must be a text, got {}", kind(&other)))),

@@ -1,28 +1,39 @@
 //! Where rows come from.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{DataError, Place};
+use crate::files::{self, Files, Located, Mapping, compiled};
 use crate::format::Format;
-use crate::lines::Record;
+use crate::hub;
+use crate::left_out::{Announced, LeftOut};
+use crate::length::{self, TokenCounter};
 use crate::order::{Shuffle, Shuffled, Split};
 use crate::row::Row;
-use crate::{columnar, json, lines, table};
 
 /// Rows, one at a time. After an error no more rows come.
 pub type Rows = Box<dyn Iterator<Item = Result<Row, DataError>> + Send>;
 
-/// Data sets that are generated rather than read.
+/// What a source needs and this crate does not know: data sets that are generated rather than read, and tokenizers.
 pub trait Builtins: Send + Sync {
-    /// Their names.
+    /// The names of the generated sets.
     fn names(&self) -> Vec<String>;
 
     /// The rows of one.
     fn open(&self, name: &str, params: &Map<String, Value>) -> Result<Rows, DataError>;
+
+    /// What counts tokens as the model in a folder does. Without it `max_prompt_tokens` is refused.
+    fn counter(&self, tokenizer: &Path) -> Result<Arc<dyn TokenCounter>, DataError> {
+        Err(DataError::Source {
+            key: "tokenizer".to_owned(),
+            reason: format!("`{}` cannot be opened: there are no tokenizers here", tokenizer.display()),
+        })
+    }
 }
 
 /// No generated data sets.
@@ -54,11 +65,12 @@ pub enum Paths {
 
 /// Where rows come from: files, or a generated data set.
 ///
-/// The order of operations is fixed: rows are read, split, shuffled, and then limited.
+/// The order of operations is fixed: rows are read (repeated ones left out), split, held against the length limit,
+/// shuffled, and then limited.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Source {
-    /// Files: `.jsonl`, `.json`, `.csv`, `.parquet`.
+    /// Files: `.jsonl`, `.json`, `.csv`, `.parquet`; `hf://org/name/file` are files of the Hugging Face cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<Paths>,
     /// A generated data set.
@@ -69,9 +81,27 @@ pub struct Source {
     pub params: Map<String, Value>,
     /// What the files' records are.
     pub format: Format,
+    /// Columns of rows to fill from others: `reward_spec.ground_truth = "answer"`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub columns: BTreeMap<String, String>,
+    /// What makes the prompt of a record: `question`, `instruct`, or a template with `{{ column }}` in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_template: Option<String>,
+    /// The file with the schemas of Spider's or BIRD's databases, where it is not beside the questions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tables: Option<PathBuf>,
+    /// Whether rows whose prompt was there before are left out; only `dapo` does so where nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unique: Option<bool>,
     /// A part of the data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
+    /// The folder of the model whose tokens `max_prompt_tokens` counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<PathBuf>,
+    /// Rows with longer prompts are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_prompt_tokens: Option<u64>,
     /// A random order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shuffle: Option<Shuffle>,
@@ -79,6 +109,28 @@ pub struct Source {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
+
+/// A file of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataFile {
+    /// As the source names it; a file of a `hf://` pattern with its own name.
+    pub name: PathBuf,
+    /// Where it lies.
+    pub path: PathBuf,
+}
+
+/// A source that was opened.
+pub struct Opened {
+    /// The rows.
+    pub rows: Rows,
+    /// What was left out so far.
+    pub left_out: LeftOut,
+    /// What the records are; never [`Format::Auto`].
+    pub format: Format,
+}
+
+/// Rows with their places, going on behind what is wrong.
+pub type Each = Box<dyn Iterator<Item = Result<Located, DataError>> + Send>;
 
 impl Source {
     /// A source of one file.
@@ -108,6 +160,30 @@ impl Source {
             }
             _ => {}
         }
+        if self.builtin.is_some() {
+            for (key, given) in [
+                ("columns", !self.columns.is_empty()),
+                ("prompt_template", self.prompt_template.is_some()),
+                ("tables", self.tables.is_some()),
+                ("unique", self.unique.is_some()),
+            ] {
+                if given {
+                    return wrong(key, "belongs to `path`; a generated set has rows");
+                }
+            }
+        }
+        if !self.columns.is_empty() && self.format != Format::Rows {
+            return wrong("columns", "belongs to `format = \"rows\"`; the others know their columns");
+        }
+        self.mapping(self.format)?;
+        match (&self.tokenizer, self.max_prompt_tokens) {
+            (None, Some(_)) => {
+                return wrong("max_prompt_tokens", "needs `tokenizer`, the folder of the model whose tokens count");
+            }
+            (Some(_), None) => return wrong("tokenizer", "belongs to `max_prompt_tokens`, which is missing"),
+            (_, Some(0)) => return wrong("max_prompt_tokens", "must be at least 1, got 0"),
+            _ => {}
+        }
         if self.limit == Some(0) {
             return wrong("limit", "must be at least 1, got 0");
         }
@@ -120,14 +196,41 @@ impl Source {
         Ok(())
     }
 
+    /// The files, those of the Hugging Face cache found there. Nothing is downloaded.
+    pub fn files(&self) -> Result<Vec<DataFile>, DataError> {
+        let paths = match &self.path {
+            None => &[],
+            Some(Paths::One(path)) => std::slice::from_ref(path),
+            Some(Paths::Many(paths)) => paths.as_slice(),
+        };
+        let mut files = Vec::with_capacity(paths.len());
+        for path in paths {
+            match path.to_str().filter(|path| hub::Address::is_one(path)) {
+                None => files.push(DataFile { name: path.clone(), path: path.clone() }),
+                Some(address) => files.extend(hub::Address::parse(address)?.cached(&hub::Cache::from_env()?)?),
+            }
+        }
+        Ok(files)
+    }
+
     /// Opens the source. Files are opened here, so that a missing one is known before anything is played.
-    pub fn rows(&self, builtins: &dyn Builtins) -> Result<Rows, DataError> {
+    pub fn open(&self, builtins: &dyn Builtins) -> Result<Opened, DataError> {
         self.check()?;
-        let mut rows: Rows = match (&self.path, &self.builtin) {
-            (Some(Paths::One(path)), _) => files(std::slice::from_ref(path), self.format)?,
-            (Some(Paths::Many(paths)), _) => files(paths, self.format)?,
-            (None, Some(name)) => builtins.open(name, &self.params)?,
-            (None, None) => Box::new(std::iter::empty()),
+        let left_out = LeftOut::default();
+        let (mut rows, format): (Rows, Format) = if let Some(name) = &self.builtin {
+            (builtins.open(name, &self.params)?, Format::Rows)
+        } else {
+            let files = self.located(left_out.clone())?;
+            let format = files.format();
+            let mut failed = false;
+            let rows = files.map_while(move |row| {
+                if failed {
+                    return None;
+                }
+                failed = row.is_err();
+                Some(row.map(|located| located.row))
+            });
+            (Box::new(rows), format)
         };
         if let Some(split) = self.split {
             let mut number = 0;
@@ -136,112 +239,95 @@ impl Source {
                 row.is_err() || split.holds(number - 1)
             }));
         }
+        if let (Some(most), Some(tokenizer)) = (self.max_prompt_tokens, &self.tokenizer) {
+            let counter = builtins.counter(tokenizer)?;
+            rows = length::at_most(rows, most, counter, left_out.clone(), self.name());
+        }
         if let Some(shuffle) = self.shuffle {
             rows = Box::new(Shuffled::new(rows, shuffle));
         }
         if let Some(limit) = self.limit {
             rows = Box::new(rows.take(usize::try_from(limit).unwrap_or(usize::MAX)));
         }
-        Ok(rows)
+        Ok(Opened { rows, left_out, format })
     }
-}
 
-/// The rows of several files, one after the other. Ids must differ; files without a single row are a mistake.
-fn files(paths: &[PathBuf], format: Format) -> Result<Rows, DataError> {
-    for path in paths {
-        drop(reader(path)?);
+    /// The rows, as [`Source::open`] gives them. What was left out is written to the log once they end.
+    pub fn rows(&self, builtins: &dyn Builtins) -> Result<Rows, DataError> {
+        let opened = self.open(builtins)?;
+        Ok(Box::new(Announced::new(opened.rows, opened.left_out)))
     }
-    let mut files = Files { paths: paths.to_vec(), next: 0, records: None, ids: HashMap::new(), number: 0, format };
-    let mut failed = false;
-    Ok(Box::new(std::iter::from_fn(move || {
-        if failed {
-            return None;
+
+    /// Every row with its place, also behind rows that are wrong. Splits, order and limits are left aside.
+    pub fn each(&self, builtins: &dyn Builtins) -> Result<(Each, LeftOut), DataError> {
+        self.check()?;
+        let left_out = LeftOut::default();
+        let Some(name) = &self.builtin else {
+            return Ok((Box::new(self.located(left_out.clone())?), left_out));
+        };
+        let path = PathBuf::from(name);
+        let rows = (1..).zip(builtins.open(name, &self.params)?);
+        let rows =
+            rows.map(move |(row, of)| of.map(|of| Located { row: of, path: path.clone(), place: Place::Row(row) }));
+        Ok((Box::new(rows), left_out))
+    }
+
+    /// What the source is called, for messages.
+    pub fn name(&self) -> String {
+        match (&self.path, &self.builtin) {
+            (_, Some(name)) => name.clone(),
+            (Some(Paths::One(path)), None) => path.display().to_string(),
+            (Some(Paths::Many(paths)), None) => {
+                paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+            }
+            (None, None) => String::new(),
         }
-        let row = files.next_row().transpose()?;
-        failed = row.is_err();
-        Some(row)
-    })))
-}
+    }
 
-/// Reads files one after the other.
-struct Files {
-    paths: Vec<PathBuf>,
-    /// The file behind the open one.
-    next: usize,
-    records: Option<Box<dyn Iterator<Item = Record> + Send>>,
-    /// Every id so far, with its file and its place there.
-    ids: HashMap<String, (usize, Place)>,
-    /// Rows so far.
-    number: u64,
-    format: Format,
-}
+    fn located(&self, left_out: LeftOut) -> Result<Files, DataError> {
+        let files: Vec<PathBuf> = self.files()?.into_iter().map(|file| file.path).collect();
+        let format = if self.format == Format::Auto { files::detected(&files)? } else { self.format };
+        Files::new(files, self.mapping(format)?, left_out)
+    }
 
-impl Files {
-    fn next_row(&mut self) -> Result<Option<Row>, DataError> {
-        loop {
-            let Some(records) = &mut self.records else {
-                let Some(path) = self.paths.get(self.next) else { return self.end() };
-                self.records = Some(reader(path)?);
-                self.next += 1;
-                continue;
-            };
-            let Some(record) = records.next() else {
-                self.records = None;
-                continue;
-            };
-            let (place, record) = record?;
-            let file = self.next - 1;
-            let row = row(record, self.number, &self.paths[file], place, self.format)?;
-            self.number += 1;
-            if let Some((first, at)) = self.ids.insert(row.id.clone(), (file, place)) {
-                let first = if first == file { String::new() } else { format!("`{}`, ", self.paths[first].display()) };
-                return Err(DataError::Column {
-                    path: self.paths[file].clone(),
-                    place,
-                    column: "uid".to_owned(),
-                    reason: format!("`{}` is the id of {first}{at} already; ids must differ", row.id),
+    /// How records of a format become rows.
+    fn mapping(&self, format: Format) -> Result<Mapping, DataError> {
+        let prompts = format.prompts();
+        let template = match (self.prompt_template.as_deref(), prompts) {
+            (None, _) => None,
+            // Which template that is, is known once the format is.
+            (Some("question" | "instruct"), None) if format == Format::Auto => None,
+            (Some("question"), Some(prompts)) => Some(compiled(prompts.question)?),
+            (Some("instruct"), Some(prompts)) => Some(compiled(prompts.instruct)?),
+            (Some(text), _) if text.contains("{{") || text.contains("{%") => Some(compiled(text)?),
+            (Some(text), Some(_)) => {
+                return Err(DataError::Source {
+                    key: "prompt_template".to_owned(),
+                    reason: format!(
+                        "must be `question`, `instruct` or a template with `{{{{ column }}}}`, got `{text}`"
+                    ),
                 });
             }
-            return Ok(Some(row));
-        }
-    }
-
-    /// The end of the last file.
-    fn end(&self) -> Result<Option<Row>, DataError> {
-        match self.paths.first() {
-            Some(path) if self.number == 0 => {
-                let others = if self.paths.len() > 1 { ", nor do the files behind it" } else { "" };
-                Err(DataError::file(path, format!("holds no rows{others}; expected at least one")))
+            (Some(text), None) => {
+                return Err(DataError::Source {
+                    key: "prompt_template".to_owned(),
+                    reason: format!("must be a template with `{{{{ column }}}}` for format `{format}`, got `{text}`"),
+                });
             }
-            _ => Ok(None),
-        }
+        };
+        let otherwise = match prompts {
+            None => None,
+            Some(prompts) => Some(compiled(prompts.default())?),
+        };
+        let asks = template.as_ref().or(otherwise.as_ref());
+        Ok(Mapping {
+            shows_schema: asks.is_some_and(|template| template.names("schema")),
+            format,
+            columns: self.columns.iter().map(|(target, source)| (target.clone(), source.clone())).collect(),
+            template,
+            otherwise,
+            tables: self.tables.clone(),
+            unique: self.unique.unwrap_or(format.repeats()),
+        })
     }
-}
-
-fn row(record: Map<String, Value>, number: u64, path: &Path, place: Place, format: Format) -> Result<Row, DataError> {
-    let record = format.apply(record, number).map_err(|(column, reason)| DataError::Column {
-        path: path.to_owned(),
-        place,
-        column,
-        reason,
-    })?;
-    Row::from_record(record, number, path, place)
-}
-
-/// A file's records, read as its name says.
-fn reader(path: &Path) -> Result<Box<dyn Iterator<Item = Record> + Send>, DataError> {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let records: Box<dyn Iterator<Item = Record> + Send> = match extension.as_str() {
-        "jsonl" | "ndjson" => Box::new(lines::open(path)?),
-        "json" => json::open(path)?,
-        "csv" => Box::new(table::open(path)?),
-        "parquet" => Box::new(columnar::open(path)?),
-        _ => {
-            return Err(DataError::file(
-                path,
-                format!("cannot tell what `.{extension}` is; expected `.jsonl`, `.json`, `.csv` or `.parquet`"),
-            ));
-        }
-    };
-    Ok(records)
 }

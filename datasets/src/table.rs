@@ -2,27 +2,27 @@
 //! list or an object is read as such.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use crate::error::{DataError, Place};
+use crate::input;
 use crate::lines::{MAX_LINE, Record};
 
-/// Reads a table row by row.
+/// Reads a table row by row. A row that is wrong is an error, and the next call gives the row behind it; behind bytes
+/// that cannot be read nothing more comes.
 pub struct Table {
     path: PathBuf,
     headers: Vec<String>,
-    records: csv::Reader<Watched<File>>,
+    records: csv::Reader<Watched<Box<dyn BufRead + Send>>>,
     failed: bool,
 }
 
 /// Opens a file.
 pub fn open(path: &Path) -> Result<Table, DataError> {
-    let file = File::open(path).map_err(|error| DataError::file(path, error))?;
-    let mut records = csv::ReaderBuilder::new().from_reader(Watched::new(file));
+    let mut records = csv::ReaderBuilder::new().from_reader(Watched::new(input::open(path)?));
     let headers = records.headers().cloned();
     // The header is a record like any other.
     let line = records.get_mut().begun.pop_front().unwrap_or(1);
@@ -107,13 +107,13 @@ impl Iterator for Table {
         }
         let place = Place::Line(self.records.get_mut().begun.pop_front().unwrap_or_default());
         let wrong = |reason| Err(DataError::Row { path: self.path.clone(), place, reason });
-        let record = match (self.records.get_ref().unclosed(), read) {
+        let unclosed = self.records.get_ref().unclosed();
+        self.failed = unclosed.is_some() || read.as_ref().is_err_and(csv::Error::is_io_error);
+        Some(match (unclosed, read) {
             (Some(reason), _) => wrong(reason),
             (None, Ok(_)) => self.record(place, &record).map(|columns| (place, columns)),
             (None, Err(error)) => wrong(describe(&error)),
-        };
-        self.failed = record.is_err();
-        Some(record)
+        })
     }
 }
 

@@ -184,7 +184,8 @@ fn errors_name_file_place_and_column() {
     );
     assert_eq!(
         of("j.txt", ""),
-        "`j.txt`: cannot tell what `.txt` is; expected `.jsonl`, `.json`, `.csv` or `.parquet`"
+        "`j.txt`: cannot tell what `.txt` is; expected `.jsonl`, `.json`, `.csv` or `.parquet`, the first three also \
+         with `.gz` or `.zst` behind"
     );
     assert!(of("k.parquet", "not parquet").starts_with("`k.parquet`: "));
     assert!(error(&dir.path().join("none.jsonl")).starts_with("`none.jsonl`: No such file"));

@@ -1,13 +1,18 @@
 //! The data sets that the project generates, by name: [`Builtin`] serves them to [`espalier_datasets::Source`].
 
-use espalier_datasets::{Builtins, DataError, Rows};
+use std::path::Path;
+use std::sync::Arc;
+
+use espalier_datasets::{Builtins, DataError, Rows, TokenCounter};
+use espalier_procedural::reasoning::Family;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::env::EnvError;
 use crate::long::{LongParams, LongTask, tasks};
+use crate::prompt_tokens::PromptTokens;
 use crate::registry::ParamSpec;
-use crate::{params, stories};
+use crate::{params, reasoning, stories};
 
 /// The data sets of this crate.
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +39,34 @@ const DISTRACTORS: ParamSpec = ParamSpec {
     name: "distractors",
     kind: "number",
     default: "3",
-    doc: "sentences like the needle that answer other questions (only long_needle)",
+    doc: "sentences like the needle that answer other questions (long_needle, long_multi_needle)",
 };
-const LONG: &[ParamSpec] = &[ROWS, SIZE, SIZES, SEED, DISTRACTORS];
+const NEEDLES: ParamSpec = ParamSpec {
+    name: "needles",
+    kind: "number",
+    default: "4",
+    doc: "codes that are asked for, from 2 to 32 (only long_multi_needle)",
+};
+const LONG: &[ParamSpec] = &[ROWS, SIZE, SIZES, SEED, DISTRACTORS, NEEDLES];
+const LEVEL: ParamSpec = ParamSpec { name: "level", kind: "number", default: "1", doc: "difficulty, from 1 to 5" };
+const LEVELS: ParamSpec =
+    ParamSpec { name: "levels", kind: "list of numbers", default: "none", doc: "levels that rows take in turn" };
+const FAMILIES: ParamSpec = ParamSpec {
+    name: "families",
+    kind: "list of names",
+    default: "all",
+    doc: "families that rows take in turn, such as `maze` (only reasoning/mixed)",
+};
+const REASONING: &[ParamSpec] = &[ROWS, SEED, LEVEL, LEVELS];
+
+const fn family(family: Family) -> BuiltinSpec {
+    BuiltinSpec { name: reasoning::id(family), summary: family.summary(), params: REASONING }
+}
 
 /// Every generated data set.
-pub const ALL: [BuiltinSpec; 4] = [
+///
+/// A name may also be written with `_` for `/` and the other way round, once: `long/needle`, `reasoning_maze`.
+pub const ALL: [BuiltinSpec; 20] = [
     BuiltinSpec {
         name: "long_needle",
         summary: "A code in one sentence of a long text, among sentences with other codes.",
@@ -48,9 +75,41 @@ pub const ALL: [BuiltinSpec; 4] = [
     BuiltinSpec { name: "long_count", summary: "How many of a long text's lines carry a label.", params: LONG },
     BuiltinSpec { name: "long_pairs", summary: "Which pairs of a long text's lines share a ticket.", params: LONG },
     BuiltinSpec {
+        name: "long_multi_needle",
+        summary: "Several codes in sentences of a long text, as a list or as their sum.",
+        params: LONG,
+    },
+    BuiltinSpec {
+        name: "long_user_pairs",
+        summary: "Which pairs of users, or how many, have lines whose labels go together.",
+        params: LONG,
+    },
+    BuiltinSpec {
+        name: "long_code",
+        summary: "Callers, importers, constants and results in a generated repository of Python modules.",
+        params: LONG,
+    },
+    BuiltinSpec {
         name: stories::NAME,
         summary: "Word problems of a few arithmetic steps, as GSM8K asks them.",
         params: &[ROWS, SEED],
+    },
+    family(Family::ChainSum),
+    family(Family::BasicArithmetic),
+    family(Family::LetterCounting),
+    family(Family::SpellBackward),
+    family(Family::NumberSorting),
+    family(Family::BaseConversion),
+    family(Family::PropositionalLogic),
+    family(Family::KnightsKnaves),
+    family(Family::Countdown),
+    family(Family::Maze),
+    family(Family::MiniSudoku),
+    family(Family::CalendarArithmetic),
+    BuiltinSpec {
+        name: reasoning::MIXED,
+        summary: "Problems of every family of `reasoning` in turn.",
+        params: &[ROWS, SEED, LEVEL, LEVELS, FAMILIES],
     },
 ];
 
@@ -60,20 +119,34 @@ impl Builtins for Builtin {
     }
 
     fn open(&self, name: &str, given: &Map<String, Value>) -> Result<Rows, DataError> {
-        if name == stories::NAME {
-            let params: stories::StoryParams = read(name, given)?;
-            return Ok(Box::new((0..params.rows).map(move |index| Ok(stories::row(params, index)))));
-        }
-        let Some(task) = LongTask::ALL.into_iter().find(|task| task.name() == name) else {
+        let (slashed, underscored) = (name.replacen('_', "/", 1), name.replacen('/', "_", 1));
+        let known = ALL.iter().find(|spec| [name, &slashed, &underscored].contains(&spec.name)).map(|spec| spec.name);
+        let Some(name) = known else {
             let hint = params::hint(name, ALL.iter().map(|spec| spec.name));
             return Err(DataError::Source {
                 key: "builtin".to_owned(),
                 reason: format!("no data set `{name}`; {hint}"),
             });
         };
-        let params: LongParams = read(name, given)?;
-        params.check().map_err(|(key, reason)| DataError::Source { key: format!("params.{key}"), reason })?;
-        Ok(Box::new((0..params.rows).map(move |index| Ok(tasks::row(task, &params, index)))))
+        let refused = |(key, reason): (&str, String)| DataError::Source { key: format!("params.{key}"), reason };
+        if let Some(task) = LongTask::ALL.into_iter().find(|task| task.name() == name) {
+            let params: LongParams = read(name, given)?;
+            params.check().map_err(refused)?;
+            return Ok(Box::new((0..params.rows).map(move |index| Ok(tasks::row(task, &params, index)))));
+        }
+        if name == stories::NAME {
+            let params: stories::StoryParams = read(name, given)?;
+            return Ok(Box::new((0..params.rows).map(move |index| Ok(stories::row(params, index)))));
+        }
+        let set = reasoning::DataSet::new(name, read(name, given)?).map_err(refused)?;
+        Ok(Box::new((0..set.rows()).map(move |index| Ok(set.row(index)))))
+    }
+
+    fn counter(&self, tokenizer: &Path) -> Result<Arc<dyn TokenCounter>, DataError> {
+        match PromptTokens::from_dir(tokenizer) {
+            Ok(counter) => Ok(Arc::new(counter)),
+            Err(reason) => Err(DataError::Unusable(format!("tokenizer: {reason}"))),
+        }
     }
 }
 

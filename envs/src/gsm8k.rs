@@ -66,32 +66,65 @@ impl EnvKind for Gsm8k {
     }
 
     fn make(&self, params: &Arc<Params>, row: &EnvRow) -> Result<Box<dyn Env>, EnvError> {
-        let truth = row.truth(ID)?;
-        let text = match truth {
-            Value::String(text) => text.trim().to_owned(),
-            Value::Number(number) => number.to_string(),
-            other => {
-                return Err(invalid_truth(format!("must be a number or a text, got {}", kind(other))));
-            }
-        };
-        let number = numeric::parse(&text);
-        if params.compat.is_none() && number.is_none() {
-            return Err(invalid_truth(format!("must be a number, got `{text}` in row `{}`", row.id)));
-        }
-        Ok(Box::new(Episode { params: **params, text, number, metrics: Metrics::new() }))
+        let truth = Truth::of(ID, row, params.compat)?;
+        Ok(Box::new(Episode { params: **params, truth, metrics: Metrics::new() }))
     }
 }
 
-fn invalid_truth(reason: String) -> EnvError {
-    EnvError::Invalid { env: ID.to_owned(), key: "reward_spec.ground_truth".to_owned(), reason }
+/// What an answer is compared with.
+#[derive(Clone, Debug)]
+pub(crate) enum Truth {
+    /// By value.
+    Number(numeric::Number),
+    /// As skyrl-gym does.
+    Text(String),
+}
+
+/// What a response was found to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Graded {
+    pub(crate) answered: bool,
+    pub(crate) correct: bool,
+}
+
+impl Truth {
+    /// The truth of a row: a number, or a worked answer of the published data that announces one after `####`.
+    pub(crate) fn of(env: &str, row: &EnvRow, compat: Option<Compat>) -> Result<Self, EnvError> {
+        let invalid =
+            |reason| EnvError::Invalid { env: env.to_owned(), key: "reward_spec.ground_truth".to_owned(), reason };
+        let text = match row.truth(env)? {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            other => return Err(invalid(format!("must be a number or a text, got {}", kind(other)))),
+        };
+        if compat == Some(Compat::Skyrl) {
+            return Ok(Self::Text(text));
+        }
+        match numeric::parse(&text).or_else(|| numeric::worked_answer(&text, false)) {
+            Some(number) => Ok(Self::Number(number)),
+            None => Err(invalid(format!("must be a number, got `{text}` in row `{}`", row.id))),
+        }
+    }
+
+    /// Grades a response.
+    pub(crate) fn grade(&self, response: &str, flexible: bool) -> Graded {
+        match self {
+            Self::Text(truth) => {
+                let answer = numeric::strict_answer(response);
+                Graded { answered: answer.is_some(), correct: answer.as_ref() == Some(truth) }
+            }
+            Self::Number(truth) => {
+                let answer = numeric::worked_answer(response, flexible);
+                let correct = answer.as_ref().is_some_and(|answer| numeric::equal(answer, truth));
+                Graded { answered: answer.is_some(), correct }
+            }
+        }
+    }
 }
 
 struct Episode {
     params: Params,
-    /// The truth as text, for the comparison under compat.
-    text: String,
-    /// The truth as a number; there whenever the comparison is by value.
-    number: Option<numeric::Number>,
+    truth: Truth,
     metrics: Metrics,
 }
 
@@ -109,17 +142,7 @@ impl Env for Episode {
     }
 
     async fn step(&mut self, action: Action) -> Result<Step, EnvError> {
-        let (answered, correct) = if self.params.compat == Some(Compat::Skyrl) {
-            let answer = numeric::strict_answer(&action.text);
-            (answer.is_some(), answer.is_some_and(|answer| answer == self.text))
-        } else {
-            let answer = numeric::worked_answer(&action.text, self.params.flexible);
-            let correct = match (&answer, &self.number) {
-                (Some(answer), Some(truth)) => numeric::equal(answer, truth),
-                _ => false,
-            };
-            (answer.is_some(), correct)
-        };
+        let Graded { answered, correct } = self.truth.grade(&action.text, self.params.flexible);
         self.metrics.insert("correct".to_owned(), Value::Bool(correct));
         self.metrics.insert("answered".to_owned(), Value::Bool(answered));
         Ok(Step { reward: f64::from(u8::from(correct)), terminated: true, ..Step::default() })

@@ -6,12 +6,15 @@
 //! | [`services`] | what an environment may ask of the rollout that plays it: sub-calls, children, budget |
 //! | [`registry`] | environments by id, with typed parameters: [`make`], [`registry::EnvKind`] |
 //! | [`row`] | [`row::EnvRow`], one row of a data set as environments read it |
+//! | [`mod@grade`] | recorded responses graded as a rollout would be |
 //! | [`params`], [`metrics`] | reading parameters, summarising what episodes report |
 //! | [`rlm`] | the recursive language model: Python in a persistent REPL |
 //! | [`gsm8k`], [`long`] | mathematics in one turn; long contexts that the project generates |
 //! | [`graders`] | pure functions from an answer and the truth to a verdict |
+//! | [`reasoning`] | short generated problems, graded by the verifier of their family |
 //! | [`stories`] | word problems that the project generates |
 //! | [`builtin`] | the data sets that the project generates, by name |
+//! | [`prompt_tokens`] | how long a data set's prompts are for a model |
 //!
 //! Invariants: an environment knows nothing of who plays it; graders never run in a state that the policy touched; a
 //! failure is an [`env::EnvError`], never a silent reward of 0.
@@ -21,6 +24,7 @@ pub mod builtin;
 pub mod code;
 pub mod env;
 pub mod evidence;
+pub mod grade;
 pub mod gsm8k;
 pub mod gsm8k_multi_turn;
 pub mod llm_judge;
@@ -28,6 +32,7 @@ pub mod long;
 pub mod math;
 pub mod metrics;
 pub mod params;
+pub mod prompt_tokens;
 pub mod python_env;
 pub mod reasoning;
 pub mod registry;
@@ -47,7 +52,7 @@ use serde::{Deserialize, Serialize};
 pub use env::{Action, Env, EnvContext, EnvError, History, Metrics, Step};
 pub use registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec, Prepared, Registry, make};
 pub use row::EnvRow;
-pub use services::{ChildAnswer, ChildRequest, NoServices, Services, SubCallError, SubQuery};
+pub use services::{ChildAnswer, ChildRequest, JudgeRequest, NoServices, Services, SubCallError, SubQuery};
 
 /// Behaviour that published models and data sets assume, faults included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

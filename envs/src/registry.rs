@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::env::{Env, EnvError, Metrics};
 use crate::row::EnvRow;
-use crate::{metrics, params};
+use crate::{metrics, params, python_env};
 
 /// What there is to know of an environment before it is played.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -72,6 +72,11 @@ pub trait EnvKind: Send + Sync + 'static {
     fn aggregate(&self, episodes: &[Metrics]) -> Metrics {
         metrics::mean(episodes)
     }
+
+    /// Whether the episodes that are summarised are those of children too; else those of roots alone.
+    fn pools_children(&self) -> bool {
+        false
+    }
 }
 
 /// [`EnvKind`] without its type.
@@ -79,6 +84,7 @@ trait AnyKind: Send + Sync {
     fn spec(&self) -> EnvSpec;
     fn prepare(self: Arc<Self>, params: &Map<String, Value>) -> Result<Arc<dyn Factory>, EnvError>;
     fn aggregate(&self, episodes: &[Metrics]) -> Metrics;
+    fn pools_children(&self) -> bool;
 }
 
 /// A kind together with its parameters.
@@ -111,6 +117,10 @@ impl<K: EnvKind> AnyKind for K {
     fn aggregate(&self, episodes: &[Metrics]) -> Metrics {
         EnvKind::aggregate(self, episodes)
     }
+
+    fn pools_children(&self) -> bool {
+        EnvKind::pools_children(self)
+    }
 }
 
 /// An environment with its parameters read, ready to make one instance per rollout. Cheap to clone.
@@ -141,6 +151,11 @@ impl Prepared {
     pub fn aggregate(&self, episodes: &[Metrics]) -> Metrics {
         self.kind.aggregate(episodes)
     }
+
+    /// Whether the episodes that are summarised are those of children too.
+    pub fn pools_children(&self) -> bool {
+        self.kind.pools_children()
+    }
 }
 
 impl std::fmt::Debug for Prepared {
@@ -167,8 +182,14 @@ impl Registry {
     pub fn standard() -> Self {
         let mut registry = Self::new();
         let kinds: Vec<Arc<dyn AnyKind>> =
-            vec![Arc::new(crate::gsm8k::Gsm8k), Arc::new(crate::long::Long), Arc::new(crate::rlm::Rlm::default())];
-        for kind in kinds {
+            vec![Arc::new(crate::code::lcb::Lcb), Arc::new(crate::code::program::Code), Arc::new(crate::gsm8k::Gsm8k), Arc::new(crate::math::Math), Arc::new(crate::aime::Aime), Arc::new(crate::gsm8k_multi_turn::Gsm8kMultiTurn), Arc::new(crate::long::Long::default()), Arc::new(crate::rlm::Rlm::default()),
+            Arc::new(crate::llm_judge::LlmJudge), Arc::new(crate::evidence::EvidenceRlm::single()),
+            Arc::new(crate::evidence::EvidenceRlm::multi()), Arc::new(crate::tool_use::ToolUse),
+            Arc::new(crate::search::Search), Arc::new(crate::searchcode::SearchCode),
+            Arc::new(crate::text2sql::Text2Sql::new())];
+        let long = crate::long::kinds().map(|kind| Arc::new(kind) as Arc<dyn AnyKind>);
+        let reasoning = crate::reasoning::kinds().map(|kind| Arc::new(kind) as Arc<dyn AnyKind>);
+        for kind in kinds.into_iter().chain(long).chain(reasoning) {
             registry.kinds.insert(kind.spec().id, kind);
         }
         registry
@@ -205,8 +226,8 @@ impl Registry {
     /// Reads an environment's parameters.
     pub fn prepare(&self, id: &str, params: &Map<String, Value>) -> Result<Prepared, EnvError> {
         let kind = self.kind(id)?;
-        let factory = Arc::clone(kind).prepare(params)?;
-        Ok(Prepared { id: id.into(), kind: Arc::clone(kind), factory })
+        let factory = Arc::clone(&kind).prepare(params)?;
+        Ok(Prepared { id: id.into(), kind, factory })
     }
 
     /// An environment for one episode of a row.
@@ -214,8 +235,12 @@ impl Registry {
         self.prepare(id, params)?.make(row)
     }
 
-    fn kind(&self, id: &str) -> Result<&Arc<dyn AnyKind>, EnvError> {
-        self.kinds.get(id).ok_or_else(|| self.unknown(id))
+    fn kind(&self, id: &str) -> Result<Arc<dyn AnyKind>, EnvError> {
+        match self.kinds.get(id) {
+            Some(kind) => Ok(Arc::clone(kind)),
+            None if id.starts_with(python_env::PREFIX) => Ok(Arc::new(python_env::PythonEnv::open(id)?)),
+            None => Err(self.unknown(id)),
+        }
     }
 
     fn unknown(&self, id: &str) -> EnvError {

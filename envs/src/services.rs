@@ -3,7 +3,10 @@
 //! The rollout tree implements [`Services`]; it alone counts the budget, so no environment can spend more than the
 //! tree has.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
+use espalier_inference::{JsonSchema, Message};
 use espalier_sandbox::{Context, FinalAnswer};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +29,17 @@ pub struct ChildRequest {
     pub context: Option<Context>,
 }
 
+/// One question to the judge: a model that grades, and is not the policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JudgeRequest {
+    /// The conversation, the judge's turn to come.
+    pub messages: Vec<Message>,
+    /// The form that the answer should have; a hint to the engine, so the messages say it too.
+    pub schema: Option<Arc<JsonSchema>>,
+    /// Most tokens of the answer.
+    pub max_tokens: u32,
+}
+
 /// What a child answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChildAnswer {
@@ -39,7 +53,7 @@ pub enum SubCallError {
     /// A budget of the tree is spent.
     #[error("the {budget} budget of this rollout is spent ({limit})")]
     Budget {
-        /// Which: `depth`, `children`, `sub-calls`, `tokens`, `time`.
+        /// Which: `depth`, `children`, `sub-calls`, `judge calls`, `tokens`, `time`.
         budget: &'static str,
         /// The limit.
         limit: u64,
@@ -70,6 +84,17 @@ pub trait Services: Send + Sync {
         requests: Vec<ChildRequest>,
         cancel: CancellationToken,
     ) -> Vec<Result<ChildAnswer, SubCallError>>;
+
+    /// Whether a judge can be asked.
+    fn has_judge(&self) -> bool {
+        false
+    }
+
+    /// Asks the judge once, at temperature 0; what it said, as it said it. Judge calls have a budget of their own and
+    /// take nothing of the policy's. [`crate::llm_judge::ask`] asks until the answer has the form it should have.
+    async fn judge(&self, _request: JudgeRequest, _cancel: CancellationToken) -> Result<String, SubCallError> {
+        Err(SubCallError::Failed("no model serves as the judge here; a suite names one with `judge`".to_owned()))
+    }
 }
 
 /// No sub-calls and no children.

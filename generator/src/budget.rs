@@ -26,6 +26,8 @@ pub struct TreeLimits {
     pub children: u64,
     /// `llm_query` calls in the whole tree.
     pub sub_calls: u64,
+    /// Questions to the judge in the whole tree. They take nothing of the other budgets.
+    pub judge_calls: u64,
     /// Tokens in the whole tree: sampled ones, and prompt tokens that are new to their conversation.
     pub tokens: u64,
     /// Wall time of the tree, seconds.
@@ -44,6 +46,7 @@ impl Default for TreeLimits {
             depth: 3,
             children: 32,
             sub_calls: 1000,
+            judge_calls: 64,
             tokens: 1_000_000,
             wall_s: 1800.0,
             repl_memory_mb: 16 << 10,
@@ -100,6 +103,8 @@ pub enum Resource {
     Tokens,
     /// Memory limits of live REPLs, bytes.
     Memory,
+    /// Questions to the judge.
+    JudgeCalls,
 }
 
 impl Resource {
@@ -110,6 +115,7 @@ impl Resource {
             Self::SubCalls => "sub-calls",
             Self::Tokens => "tokens",
             Self::Memory => "memory",
+            Self::JudgeCalls => "judge calls",
         }
     }
 }
@@ -148,7 +154,7 @@ impl Counter {
 #[derive(Debug)]
 pub struct TreeBudget {
     /// In the order of [`Resource`].
-    counters: [Counter; 4],
+    counters: [Counter; 5],
 }
 
 impl TreeBudget {
@@ -160,6 +166,7 @@ impl TreeBudget {
                 Counter::new(limits.sub_calls),
                 Counter::new(limits.tokens),
                 Counter::new(limits.repl_memory_mb.saturating_mul(1 << 20)),
+                Counter::new(limits.judge_calls),
             ],
         })
     }

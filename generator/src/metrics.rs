@@ -123,11 +123,16 @@ fn shape(trees: &[&Tree], numbers: &mut Numbers) {
     let turns = per_tree(&|tree| tree.root.turns.len());
     let children = per_tree(&|tree| tree.descendants.len());
     let depth = per_tree(&|tree| tree.nodes().map(|node| node.depth as usize).max().unwrap_or_default());
-    let calls = per_tree(&|tree| tree.nodes().map(|node| node.calls.len()).sum());
+    let calls = per_tree(&|tree| tree.nodes().flat_map(|node| &node.calls).filter(|call| call.kind.is_query()).count());
+    let judged =
+        per_tree(&|tree| tree.nodes().flat_map(|node| &node.calls).filter(|call| !call.kind.is_query()).count());
     let sampled = per_tree(&|tree| tree.nodes().map(|node| node.usage.sampled_tokens as usize).sum());
     numbers.insert("generate/avg_turns".to_owned(), turns);
     numbers.insert("tree/avg_children".to_owned(), children);
     numbers.insert("tree/avg_depth".to_owned(), depth);
     numbers.insert("tree/avg_sub_calls".to_owned(), calls);
+    if judged > 0.0 {
+        numbers.insert("tree/avg_judge_calls".to_owned(), judged);
+    }
     numbers.insert("tree/avg_sampled_tokens".to_owned(), sampled);
 }

@@ -1,5 +1,7 @@
 //! What a node of a tree gives its environment: [`espalier_envs::Services`] over the tree's budget.
 //!
+//! The judge's calls are recorded beside the others, and counted by themselves.
+//!
 //! Invariants: a call is counted before it is made; `llm_query` holds a permit only while its own request is with the
 //! engine; a caller that goes away takes its requests and children with it.
 
@@ -8,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use espalier_envs::{ChildAnswer, ChildRequest, Services, SubCallError, SubQuery};
+use espalier_envs::{ChildAnswer, ChildRequest, JudgeRequest, Services, SubCallError, SubQuery};
 use espalier_inference::{GenerateRequest, Generation, Message, Prompt, SamplingParams};
 use futures::FutureExt;
 use futures::future::join_all;
@@ -20,7 +22,7 @@ use crate::dialogue::Dialogue;
 use crate::episode::panic_text;
 use crate::player::Player;
 use crate::seed;
-use crate::trajectory::CallRecord;
+use crate::trajectory::{CallKind, CallRecord};
 use crate::tree::{Node, RolloutTree, lock};
 
 /// The services of one node.
@@ -37,25 +39,99 @@ impl NodeServices {
     /// One `llm_query`, recorded whatever becomes of it.
     async fn call(&self, index: u32, query: SubQuery, cancel: &CancellationToken) -> Result<String, SubCallError> {
         let begun = Instant::now();
-        let mut record = CallRecord {
+        let mut record = self.record(CallKind::Query, index, query.prompt);
+        let answer = self.ask(&mut record, cancel).await;
+        self.enter(record, &answer, begun);
+        answer
+    }
+
+    fn record(&self, kind: CallKind, index: u32, prompt: String) -> CallRecord {
+        CallRecord {
             index,
+            kind,
             turn: self.node.turn.load(Ordering::Relaxed),
             model: String::new(),
-            prompt: query.prompt,
+            prompt,
             response: None,
             error: None,
             prompt_tokens: 0,
             sampled_tokens: 0,
             us: 0,
-        };
-        let answer = self.ask(&mut record, cancel).await;
-        match &answer {
+        }
+    }
+
+    fn enter(&self, mut record: CallRecord, answer: &Result<String, SubCallError>, begun: Instant) {
+        match answer {
             Ok(text) => record.response = Some(text.clone()),
             Err(error) => record.error = Some(error.to_string()),
         }
         record.us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         lock(&self.node.calls).push(record);
-        answer
+    }
+
+    /// Waits until a request may go to an engine.
+    async fn permit(&self, cancel: &CancellationToken) -> Result<tokio::sync::SemaphorePermit<'_>, SubCallError> {
+        tokio::select! {
+            biased;
+            () = self.node.cancel.cancelled() => Err(SubCallError::Cancelled),
+            () = cancel.cancelled() => Err(SubCallError::Cancelled),
+            () = tokio::time::sleep_until(self.tree.deadline) => Err(self.out_of_time()),
+            permit = self.tree.permits.acquire() => permit.map_err(|_| SubCallError::Cancelled),
+        }
+    }
+
+    /// One question to the judge.
+    async fn ask_judge(
+        &self,
+        record: &mut CallRecord,
+        asked: JudgeRequest,
+        cancel: &CancellationToken,
+    ) -> Result<String, SubCallError> {
+        let tree = &self.tree;
+        let player =
+            tree.judge().ok_or_else(|| SubCallError::Failed("no model serves as the judge here".to_owned()))?;
+        record.model.clone_from(&player.engine.info().model);
+        tree.budget.reserve(Resource::JudgeCalls, 1)?.spend_all();
+        let _permit = self.permit(cancel).await?;
+        let dialogue = Dialogue::start(player, asked.messages)
+            .map_err(|error| SubCallError::Failed(format!("the judge's prompt cannot be rendered: {error}")))?;
+        let known = dialogue.prompt_ids().map(<[_]>::len);
+        let mut most = asked.max_tokens;
+        if let (Some(tokens), Some(context)) = (known, player.engine.info().context_tokens) {
+            let room = u64::from(context).saturating_sub(tokens as u64);
+            if room == 0 {
+                let reason = format!("a prompt of {tokens} tokens does not fit the judge's context of {context}");
+                return Err(SubCallError::Failed(reason));
+            }
+            most = most.min(u32::try_from(room).unwrap_or(u32::MAX));
+        }
+        let hint = asked.schema.filter(|_| !tree.plain_judge.load(Ordering::Relaxed));
+        let hinted = hint.is_some();
+        let sampling = SamplingParams {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            max_tokens: most,
+            stop: Vec::new(),
+            seed: Some(seed::derive(self.node.place.seed, &format!("judge {}", record.index))),
+            logprobs: false,
+            json_schema: hint,
+            ..player.sampling.clone()
+        };
+        let mut answer = self.request(player, dialogue.prompt(), sampling.clone(), record.index, cancel).await;
+        if hinted && matches!(&answer, Err(SubCallError::Failed(reason)) if reason.contains("response_format")) {
+            // An endpoint that does not know the hint: the prompt says the same.
+            tree.plain_judge.store(true, Ordering::Relaxed);
+            let sampling = SamplingParams { json_schema: None, ..sampling };
+            answer = self.request(player, dialogue.prompt(), sampling, record.index, cancel).await;
+        }
+        let generation = answer?;
+        let sampled = generation.tokens.len().max(generation.usage.completion_tokens as usize);
+        let prompt = known.unwrap_or(generation.usage.prompt_tokens as usize);
+        record.prompt_tokens = u32::try_from(prompt).unwrap_or(u32::MAX);
+        record.sampled_tokens = u32::try_from(sampled).unwrap_or(u32::MAX);
+        Ok(generation.text)
     }
 
     async fn ask(&self, record: &mut CallRecord, cancel: &CancellationToken) -> Result<String, SubCallError> {
@@ -64,13 +140,7 @@ impl NodeServices {
             tree.caller().ok_or_else(|| SubCallError::Failed("no model serves `llm_query` here".to_owned()))?;
         record.model.clone_from(&player.engine.info().model);
         tree.budget.reserve(Resource::SubCalls, 1)?.spend_all();
-        let _permit = tokio::select! {
-            biased;
-            () = self.node.cancel.cancelled() => return Err(SubCallError::Cancelled),
-            () = cancel.cancelled() => return Err(SubCallError::Cancelled),
-            () = tokio::time::sleep_until(tree.deadline) => return Err(self.out_of_time()),
-            permit = tree.permits.acquire() => permit.map_err(|_| SubCallError::Cancelled)?,
-        };
+        let _permit = self.permit(cancel).await?;
         let dialogue = Dialogue::start(player, vec![Message::user(record.prompt.clone())])
             .map_err(|error| SubCallError::Failed(format!("the prompt cannot be rendered: {error}")))?;
         let known = dialogue.prompt_ids().map(<[_]>::len);
@@ -180,6 +250,20 @@ impl Services for NodeServices {
         let first = self.node.calls_made.fetch_add(count, Ordering::AcqRel);
         let calls = queries.into_iter().zip(first..).map(|(query, index)| self.call(index, query, &cancel));
         join_all(calls).await
+    }
+
+    fn has_judge(&self) -> bool {
+        self.tree.judge().is_some()
+    }
+
+    async fn judge(&self, request: JudgeRequest, cancel: CancellationToken) -> Result<String, SubCallError> {
+        let begun = Instant::now();
+        let index = self.node.calls_made.fetch_add(1, Ordering::AcqRel);
+        let texts: Vec<&str> = request.messages.iter().map(|message| message.content.as_str()).collect();
+        let mut record = self.record(CallKind::Judge, index, texts.join("\n\n"));
+        let answer = self.ask_judge(&mut record, request, &cancel).await;
+        self.enter(record, &answer, begun);
+        answer
     }
 
     async fn rlm_query(

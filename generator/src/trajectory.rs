@@ -158,16 +158,37 @@ pub struct Turn {
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }
 
-/// One `llm_query`: never trained on.
+/// What a call was for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallKind {
+    /// `llm_query`.
+    #[default]
+    Query,
+    /// The environment asked the judge.
+    Judge,
+}
+
+impl CallKind {
+    /// Whether the policy did not ask.
+    pub fn is_query(&self) -> bool {
+        *self == Self::Query
+    }
+}
+
+/// One `llm_query`, or one question to the judge: never trained on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallRecord {
     /// The call's number within its rollout, from 0.
     pub index: u32,
+    /// What it was for.
+    #[serde(default, skip_serializing_if = "CallKind::is_query")]
+    pub kind: CallKind,
     /// During which turn it was made.
     pub turn: u32,
     /// The model that answered.
     pub model: String,
-    /// What was asked.
+    /// What was asked; of a conversation with the judge its messages, one after the other.
     pub prompt: String,
     /// What it answered; absent where it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -194,7 +215,7 @@ pub struct Timings {
     pub total_us: u64,
 }
 
-/// What a rollout cost, its `llm_query` calls included, its children not.
+/// What a rollout cost, its `llm_query` calls included, its children and its judge not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenUsage {
     /// Prompt tokens, summed over requests.
@@ -250,7 +271,7 @@ pub struct Trajectory {
     pub messages: Vec<Message>,
     /// The assistant's turns.
     pub turns: Vec<Turn>,
-    /// The `llm_query` calls it made.
+    /// The `llm_query` calls it made, and what its environment asked the judge.
     pub calls: Vec<CallRecord>,
     /// What the environment reported; stored as JSON text, because its types may differ between environments.
     #[serde(with = "json_text")]

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,12 +51,21 @@ pub struct Players {
     pub children: Service,
     /// Answers `llm_query`.
     pub calls: Service,
+    /// Grades, where an environment asks for that. Nothing it says is trained on.
+    pub judge: Service,
 }
 
 impl Players {
-    /// The policy plays everything.
+    /// The policy plays everything; nobody judges.
     pub fn policy(policy: Player) -> Self {
-        Self { policy, children: Service::Policy, calls: Service::Policy }
+        Self { policy, children: Service::Policy, calls: Service::Policy, judge: Service::None }
+    }
+
+    /// The same players with a judge.
+    #[must_use]
+    pub fn with_judge(mut self, judge: Player) -> Self {
+        self.judge = Service::Frozen(judge.frozen());
+        self
     }
 }
 
@@ -129,9 +138,9 @@ pub(crate) struct Node {
     pub(crate) turn: Arc<AtomicU32>,
     /// Children spawned so far.
     pub(crate) children: AtomicU32,
-    /// `llm_query` calls made so far.
+    /// `llm_query` and judge calls made so far.
     pub(crate) calls_made: AtomicU32,
-    /// The `llm_query` calls that ended.
+    /// The `llm_query` and judge calls that ended.
     pub(crate) calls: Mutex<Vec<CallRecord>>,
     /// What they cost.
     pub(crate) call_prompt_tokens: AtomicU64,
@@ -157,6 +166,8 @@ pub(crate) struct RolloutTree {
     pub(crate) budget: Arc<TreeBudget>,
     pub(crate) deadline: Instant,
     pub(crate) permits: Semaphore,
+    /// The judge's endpoint refused to be held to a schema.
+    pub(crate) plain_judge: AtomicBool,
     /// Tells this tree's conversations from those of every other tree of this process, for engines.
     number: u64,
     nodes: Mutex<Nodes>,
@@ -175,6 +186,7 @@ pub async fn play_tree(task: TreeTask, players: Players, options: TreeOptions, c
     let tree = Arc::new(RolloutTree {
         budget: TreeBudget::new(&options.limits),
         deadline: Instant::now() + options.limits.wall(),
+        plain_judge: AtomicBool::new(false),
         permits: Semaphore::new(options.limits.concurrent_calls.max(1) as usize),
         number: TREES.fetch_add(1, Ordering::Relaxed),
         nodes: Mutex::default(),
@@ -246,6 +258,11 @@ impl RolloutTree {
     /// Who answers `llm_query`.
     pub(crate) fn caller(&self) -> Option<&Player> {
         self.players.calls.player(&self.players.policy)
+    }
+
+    /// Who judges.
+    pub(crate) fn judge(&self) -> Option<&Player> {
+        self.players.judge.player(&self.players.policy)
     }
 
     /// Who plays children.

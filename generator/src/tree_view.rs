@@ -73,8 +73,11 @@ fn node(tree: &Tree, it: &Trajectory, first: &str, rest: &str, options: ViewOpti
         it.usage.prompt_tokens,
         it.usage.sampled_tokens,
     );
-    if !it.calls.is_empty() {
-        let _ = write!(head, ", {} sub-calls", it.calls.len());
+    let queries = it.calls.iter().filter(|call| call.kind.is_query()).count();
+    for (count, what) in [(queries, "sub-calls"), (it.calls.len() - queries, "judge calls")] {
+        if count > 0 {
+            let _ = write!(head, ", {count} {what}");
+        }
     }
     let _ = write!(head, ", {:.2} s", it.timings.total_us as f64 / 1e6);
     let _ = writeln!(out, "{head}");
@@ -123,7 +126,8 @@ fn show_turn(it: &Trajectory, index: usize, turn: &Turn, rest: &str, options: Vi
     for call in calls.iter().take(options.calls) {
         let answer = call.response.as_deref().or(call.error.as_deref()).unwrap_or_default();
         let width = options.width / 2;
-        let line = format!("llm_query {} -> {}", clean(&call.prompt, width), clean(answer, width));
+        let what = if call.kind.is_query() { "llm_query" } else { "judge" };
+        let line = format!("{what} {} -> {}", clean(&call.prompt, width), clean(answer, width));
         let _ = writeln!(out, "{rest}│   {}", options.paint(Paint::Dim, &line));
     }
     if calls.len() > options.calls {

@@ -3,10 +3,14 @@
 pub(crate) mod bench;
 pub(crate) mod data;
 pub(crate) mod eval;
+pub(crate) mod grade;
 #[cfg(feature = "torch")]
 pub(crate) mod model;
 pub(crate) mod repl;
 pub(crate) mod rollout;
-#[cfg(feature = "torch")]
 pub(crate) mod serve;
+#[cfg(feature = "torch")]
+pub(crate) mod serve_openai;
+pub(crate) mod serve_sandbox;
+pub(crate) mod serve_search;
 pub(crate) mod trajectories;

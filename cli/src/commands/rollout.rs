@@ -81,6 +81,8 @@ fn environment(arguments: &RolloutArguments, row: &EnvRow) -> Result<Prepared, F
     }
     let prepared = Registry::standard().prepare(&arguments.env, &params).map_err(|error| match error {
         EnvError::Unknown { .. } => Failure::from(error).within("`--env`"),
+        // Without a parameter nothing can be wrong with one: it is the file of an environment written in Python.
+        _ if arguments.param.is_empty() => Failure::from(error).within("`--env`"),
         _ => Failure::from(error).within("`--param`"),
     })?;
     prepared.make(row).map_err(|error| lacking(arguments, row, error))?;
@@ -117,7 +119,7 @@ fn engine_spec(arguments: &RolloutArguments) -> Result<EngineSpec, Failure> {
         // A folder need not be UTF-8, as options are: it is loaded from the argument.
         None => ("local", Map::new()),
     };
-    Ok(EngineSpec { name: "model".to_owned(), kind: kind.to_owned(), options, sampling })
+    Ok(EngineSpec { name: "model".to_owned(), kind: kind.to_owned(), options, sampling, plays: true })
 }
 
 #[cfg_attr(not(feature = "torch"), expect(unused_variables, reason = "only the local engine has a folder"))]

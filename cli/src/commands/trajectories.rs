@@ -65,7 +65,14 @@ pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
         "tokens",
         "time"
     )?;
-    for (_, tree) in &trees {
+    // A suite's cells have trees of the same names: each cell says which it is.
+    let several = trees.iter().any(|(run, _)| *run != trees[0].0);
+    let mut shown = None;
+    for (run, tree) in &trees {
+        if several && shown != Some(run) {
+            outln!("{}", run.strip_prefix(&path).unwrap_or(run).display())?;
+            shown = Some(run);
+        }
         let root = &tree.root;
         let calls: usize = tree.nodes().map(|node| node.calls.len()).sum();
         let tokens: u64 = tree.nodes().map(|node| node.usage.sampled_tokens).sum();

@@ -70,24 +70,6 @@ impl Decimal {
     }
 }
 
-static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-    // A constant pattern, compiled by every test of this module.
-    Regex::new(
-        r"(?x)
-        (?P<sign>[-\u{2212}+]\s?)?
-        (?:\\?[$\u{20ac}\u{a3}\u{a5}\u{20b9}]\s?)?
-        (?P<inner>[-\u{2212}+])?
-        (?:
-            (?P<grouped>[0-9]{1,3}(?:,[0-9]{2,3})*,[0-9]{3})
-          | (?P<plain>[0-9]+)
-          | (?P<bare>\.)
-        )
-        (?P<rest>[0-9]*)
-        (?:[eE](?P<exponent>[-+]?[0-9]{1,4})\b)?",
-    )
-    .unwrap()
-});
-
 /// Every number of a text, in order.
 pub fn numbers(text: &str) -> Vec<Number> {
     let mut found = Vec::new();
@@ -128,59 +110,101 @@ fn next_number(text: &str, from: usize) -> Option<(Number, usize, usize)> {
 
 /// The next candidate: `None` inside when it is a lone point or out of range.
 fn decimal_at(text: &str, from: usize) -> Option<(Option<Decimal>, usize, usize)> {
-    let captures = NUMBER.captures_at(text, from)?;
-    let all = captures.get(0)?;
-    let group = |name: &str| captures.name(name).map_or("", |found| found.as_str());
-    let bare = captures.name("bare").is_some();
-    let mut end = all.end();
-    let mut whole = if bare { String::new() } else { format!("{}{}", group("grouped"), group("plain")) };
-    let mut fraction = String::new();
-    let mut exponent = group("exponent").parse::<i64>().unwrap_or(0);
-    if bare {
-        fraction.push_str(group("rest"));
-        if fraction.is_empty() {
-            return Some((None, all.start(), end));
+    let bytes = text.as_bytes();
+    let first = from + bytes.get(from..)?.iter().position(|byte| byte.is_ascii_digit() || *byte == b'.')?;
+    let (start, sign) = sign_before(text, from, first);
+    let mut end = if bytes[first] == b'.' { first } else { whole_end(bytes, first) };
+    let whole = &text[first..end];
+    let mut fraction = "";
+    // A point belongs to the number only when a digit follows; `42.` ends a sentence.
+    if bytes.get(end) == Some(&b'.') {
+        let length = digits(&bytes[end + 1..]);
+        if length > 0 {
+            fraction = &text[end + 1..=end + length];
+            end += 1 + length;
+        } else if whole.is_empty() {
+            return Some((None, start, end + 1));
         }
-    } else {
-        whole.push_str(group("rest"));
-        // A point belongs to the number only when a digit follows; `42.` ends a sentence.
-        let tail = &text[end..];
-        if captures.name("exponent").is_none()
-            && let Some(after) = tail.strip_prefix('.')
-        {
-            let length = after.bytes().take_while(u8::is_ascii_digit).count();
-            if length > 0 {
-                fraction.push_str(&after[..length]);
-                end += 1 + length;
-                if let Some((power, used)) = exponent_at(&text[end..]) {
-                    exponent = power;
-                    end += used;
-                }
-            }
-        }
+    }
+    let mut exponent = 0;
+    if let Some((power, used)) = exponent_at(&text[end..]) {
+        exponent = power;
+        end += used;
     }
     if exponent.abs() > MAX_EXPONENT {
-        return Some((None, all.start(), end));
+        return Some((None, start, end));
     }
-    let sign = captures.name("sign").or_else(|| captures.name("inner"));
-    let minus = |text: &str| text.starts_with(['-', '\u{2212}']);
     // `10-5` and `a-5` subtract; only a sign with nothing before it belongs to the number.
-    let free = sign.is_some_and(|sign| {
-        !text[..sign.start()].chars().next_back().is_some_and(|before| before.is_alphanumeric() || before == ')')
+    let negative = sign.is_some_and(|(at, sign)| {
+        sign != '+' && !text[..at].chars().next_back().is_some_and(|before| before.is_alphanumeric() || before == ')')
     });
-    let negative = free && sign.is_some_and(|sign| minus(sign.as_str()));
-    Some((Some(Decimal::new(negative, &whole, &fraction, exponent)), all.start(), end))
+    Some((Some(Decimal::new(negative, whole, fraction, exponent)), start, end))
+}
+
+fn digits(bytes: &[u8]) -> usize {
+    bytes.iter().take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+/// Where a number's digits before its point end: `1,234,567`, `12,34,567` and `1234` are whole, of `1,23` only the 1.
+fn whole_end(bytes: &[u8], first: usize) -> usize {
+    let run = digits(&bytes[first..]);
+    let mut end = first + run;
+    let mut at = end;
+    while (1..=3).contains(&run) && bytes.get(at) == Some(&b',') {
+        let group = digits(&bytes[at + 1..]);
+        if group >= 3 {
+            end = at + 1 + group;
+        }
+        if !(2..=3).contains(&group) {
+            break;
+        }
+        at += 1 + group;
+    }
+    end
+}
+
+/// Where a number with its sign and currency starts, and its first sign: `-5`, `-$5`, `$-5`, `- 5`.
+fn sign_before(text: &str, from: usize, first: usize) -> (usize, Option<(usize, char)>) {
+    let mut start = first;
+    let mut sign = None;
+    let before = |end: usize| text[from..end].chars().next_back();
+    let is_sign = |c: char| matches!(c, '-' | '\u{2212}' | '+');
+    if let Some(c) = before(start)
+        && is_sign(c)
+    {
+        start -= c.len_utf8();
+        sign = Some((start, c));
+    }
+    let without_space = |end: usize| before(end).filter(|c| c.is_whitespace()).map_or(end, |c| end - c.len_utf8());
+    let spaced = without_space(start);
+    if let Some(c) = before(spaced)
+        && matches!(c, '$' | '\u{20ac}' | '\u{a3}' | '\u{a5}' | '\u{20b9}')
+    {
+        start = spaced - c.len_utf8();
+        if before(start) == Some('\\') {
+            start -= 1;
+        }
+    }
+    let spaced = without_space(start);
+    if let Some(c) = before(spaced)
+        && is_sign(c)
+    {
+        start = spaced - c.len_utf8();
+        sign = Some((start, c));
+    }
+    (start, sign)
 }
 
 /// An exponent such as `e-3` at the start of a text: its value and length.
 fn exponent_at(text: &str) -> Option<(i64, usize)> {
     let after = text.strip_prefix(['e', 'E'])?;
     let sign = usize::from(after.starts_with(['-', '+']));
-    let digits = after[sign..].bytes().take_while(u8::is_ascii_digit).count();
-    if digits == 0 || digits > 4 {
+    let length = digits(&after.as_bytes()[sign..]);
+    let word = after[sign + length..].starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    if length == 0 || length > 4 || word {
         return None;
     }
-    after[..sign + digits].parse().ok().map(|power| (power, 1 + sign + digits))
+    after[..sign + length].parse().ok().map(|power| (power, 1 + sign + length))
 }
 
 /// The number that a whole text is: nothing but the number, its currency or percent sign, white space and one final
@@ -227,7 +251,7 @@ fn same(left: &Number, right: &Number) -> bool {
 /// The answer of a worked solution: what the last `####` announces, or, where `flexible` is set and nothing does, the
 /// last number of the text.
 pub fn worked_answer(text: &str, flexible: bool) -> Option<Number> {
-    if let Some((_, announced)) = text.rsplit_once("####") {
+    if let Some(announced) = announced(text) {
         let line = announced.trim_start().lines().next().unwrap_or_default();
         // `#### 3 * 5 = 15` announces 15.
         let stated = line.rsplit_once('=').map_or(line, |(_, right)| right);
@@ -236,6 +260,19 @@ pub fn worked_answer(text: &str, flexible: bool) -> Option<Number> {
         }
     }
     if flexible { numbers(text).pop() } else { None }
+}
+
+/// What follows the last `####`. Answers stand at the end, so the search starts there.
+fn announced(text: &str) -> Option<&str> {
+    let bytes = text.as_bytes();
+    let mut end = bytes.len();
+    while let Some(at) = bytes[..end].iter().rposition(|byte| *byte == b'#') {
+        if at >= 3 && bytes[at - 3..at] == *b"###" {
+            return Some(&text[at + 1..]);
+        }
+        end = at;
+    }
+    None
 }
 
 /// skyrl-gym's strict extraction, kept exactly: the *first* `#### ` answer with `,` and `$` deleted. It is compared as

@@ -1,22 +1,18 @@
 //! `long`: questions over long contexts that the project generates, and the environment that asks them in one turn.
 //!
-//! | module | what lives there |
-//! |---|---|
-//! | [`draw`] | seeded draws that are the same on every machine |
-//! | [`filler`] | seeded prose of any length |
-//! | [`tasks`] | single needle, counting over labelled lines, pairs over lines |
-//! | [`verify`] | the answer found again by an independent scan of the text |
+//! [`tasks`] makes rows of what [`espalier_procedural::long`] generates; [`verify`] finds an answer again by an
+//! independent scan of the text.
 //!
 //! A row's question is its prompt and its text is its context, so one row is asked in two ways: of `rlm`, where the
 //! text lies in the REPL, and of `long`, where it stands in the prompt.
 //!
+//! One environment plays every task, since a row says itself how it is graded. `long/needle`, `long/code` and so on are
+//! the same environment for rows of one task: a row of another data set is refused.
+//!
 //! Invariants: the same seed and parameters give the same bytes on every machine; a text has exactly the size that
 //! was asked for; every answer is exact.
 
-pub mod draw;
-pub mod filler;
 pub mod tasks;
-pub mod verify;
 
 use std::sync::Arc;
 
@@ -32,6 +28,7 @@ use crate::rlm::grading::{self, Leniency, RewardKind};
 use crate::rlm::parsed_answer;
 use crate::row::EnvRow;
 
+pub use espalier_procedural::long::verify;
 pub use tasks::{LongParams, LongTask};
 
 const ID: &str = "long";
@@ -45,16 +42,37 @@ pub struct Params {
 }
 
 /// The kind of environment that asks about a context within the prompt.
-#[derive(Clone, Copy, Debug)]
-pub struct Long;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Long {
+    /// The only task whose rows are played, under an id of its own; none for any row with a context.
+    pub task: Option<LongTask>,
+}
+
+impl Long {
+    /// `long`, or `long/needle` and the like.
+    fn id(self) -> String {
+        match self.task {
+            None => ID.to_owned(),
+            Some(task) => task.name().replacen('_', "/", 1),
+        }
+    }
+}
+
+/// The environments of one task each.
+pub fn kinds() -> impl Iterator<Item = Long> {
+    LongTask::ALL.into_iter().map(|task| Long { task: Some(task) })
+}
 
 impl EnvKind for Long {
     type Params = Params;
 
     fn spec(&self) -> EnvSpec {
         EnvSpec {
-            id: ID.to_owned(),
-            summary: "A question about a context that stands in the prompt, in one turn.".to_owned(),
+            id: self.id(),
+            summary: match self.task {
+                None => "A question about a context that stands in the prompt, in one turn.".to_owned(),
+                Some(task) => format!("`long` for rows of the data set `{}`.", task.name()),
+            },
             params: vec![ParamSpec {
                 name: "reward",
                 kind: "\"exact\", \"contains\", \"numeric\" or \"non_empty\"",
@@ -70,23 +88,31 @@ impl EnvKind for Long {
     }
 
     fn make(&self, params: &Arc<Params>, row: &EnvRow) -> Result<Box<dyn Env>, EnvError> {
-        row.truth(ID)?;
+        let id = self.id();
+        row.truth(&id)?;
+        let invalid = |key: &str, reason: String| EnvError::Invalid { env: id.clone(), key: key.to_owned(), reason };
         if row.context.is_none() {
-            return Err(EnvError::Invalid {
-                env: ID.to_owned(),
-                key: "extra_info.context_text".to_owned(),
-                reason: format!("is missing in row `{}`: there is nothing to ask about", row.id),
-            });
+            let reason = format!("is missing in row `{}`: there is nothing to ask about", row.id);
+            return Err(invalid("extra_info.context_text", reason));
+        }
+        if let Some(task) = self.task {
+            let given = row.extra_info.get("task").and_then(Value::as_str).unwrap_or("none");
+            if given != task.name() {
+                let reason =
+                    format!("must be `{}` in row `{}`, got `{given}`; `long` plays every task", task.name(), row.id);
+                return Err(invalid("extra_info.task", reason));
+            }
         }
         let kind = params
             .reward
             .or_else(|| row.reward_spec.get("method").and_then(|method| RewardKind::from_method(method.as_str()?)))
             .unwrap_or(RewardKind::Exact);
-        Ok(Box::new(Episode { kind, row: row.clone(), answer: None, reward: 0.0 }))
+        Ok(Box::new(Episode { id, kind, row: row.clone(), answer: None, reward: 0.0 }))
     }
 }
 
 struct Episode {
+    id: String,
     kind: RewardKind,
     row: EnvRow,
     answer: Option<FinalAnswer>,
@@ -108,9 +134,9 @@ impl Env for Episode {
         if let Some(answer) = &answer {
             let unordered = self.row.reward_spec.get("unordered").and_then(Value::as_bool).unwrap_or(false);
             let leniency = Leniency { unordered, ignore_case: self.kind == RewardKind::Contains };
-            let truth = self.row.truth(ID)?;
+            let truth = self.row.truth(&self.id)?;
             self.reward = grading::grade(self.kind, leniency, answer, truth)
-                .map_err(|reason| EnvError::Grader { env: ID.to_owned(), reason })?;
+                .map_err(|reason| EnvError::Grader { env: self.id.clone(), reason })?;
         }
         self.answer = answer;
         Ok(Step { reward: self.reward, terminated: true, ..Step::default() })

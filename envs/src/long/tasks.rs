@@ -1,41 +1,11 @@
-//! The tasks: what is hidden in a text, what is asked, and the answer.
+//! The rows of the tasks' data sets; what a text and a question are is [`espalier_procedural::long`].
 
 use espalier_datasets::{Prompt, Row};
+use espalier_procedural::long::{Shape, make};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::draw::Draw;
-use super::filler;
-
-/// Smallest text, characters.
-pub const MIN_SIZE: usize = 1 << 10;
-/// Largest text, characters.
-pub const MAX_SIZE: usize = 1 << 24;
-
-/// Which task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LongTask {
-    /// One sentence in prose holds the answer; others like it do not.
-    Needle,
-    /// Lines carry labels; one label's lines are counted.
-    Count,
-    /// Lines carry tickets; the pairs of lines that share one are listed.
-    Pairs,
-}
-
-impl LongTask {
-    /// Every task.
-    pub const ALL: [Self; 3] = [Self::Needle, Self::Count, Self::Pairs];
-
-    /// The name of its data set.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Needle => "long_needle",
-            Self::Count => "long_count",
-            Self::Pairs => "long_pairs",
-        }
-    }
-}
+pub use espalier_procedural::long::{LongTask, MAX_SIZE, MIN_SIZE};
 
 /// The parameters of a data set.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -51,11 +21,13 @@ pub struct LongParams {
     pub seed: u64,
     /// Sentences like the needle that answer other questions.
     pub distractors: usize,
+    /// Codes that `long_multi_needle` asks for.
+    pub needles: usize,
 }
 
 impl Default for LongParams {
     fn default() -> Self {
-        Self { rows: 16, size: 1 << 13, sizes: Vec::new(), seed: 0, distractors: 3 }
+        Self { rows: 16, size: 1 << 13, sizes: Vec::new(), seed: 0, distractors: 3, needles: 4 }
     }
 }
 
@@ -75,6 +47,9 @@ impl LongParams {
         if self.distractors > most {
             return Err(("distractors", format!("must be at most {most}, got {}", self.distractors)));
         }
+        if !(2..=32).contains(&self.needles) {
+            return Err(("needles", format!("must be from 2 to 32, got {}", self.needles)));
+        }
         Ok(())
     }
 
@@ -87,23 +62,11 @@ impl LongParams {
     }
 }
 
-/// A generated question.
-struct Made {
-    text: String,
-    question: String,
-    truth: Value,
-    unordered: bool,
-}
-
 /// Row `index` of a task's data set.
 pub fn row(task: LongTask, params: &LongParams, index: u64) -> Row {
     let size = params.size_of(index);
-    let mut draw = Draw::new(params.seed, index * 4 + task as u64);
-    let made = match task {
-        LongTask::Needle => needle(size, params.distractors, &mut draw),
-        LongTask::Count => count(size, &mut draw),
-        LongTask::Pairs => pairs(size, &mut draw),
-    };
+    let shape = Shape { size, needles: params.needles, distractors: params.distractors };
+    let made = make(task, shape, &mut task.draw(params.seed, index));
     let name = task.name();
     let mut columns = Map::new();
     columns.insert("data_source".to_owned(), json!(format!("espalier/{name}")));
@@ -124,159 +87,5 @@ pub fn row(task: LongTask, params: &LongParams, index: u64) -> Row {
         prompt: Prompt::Text(made.question),
         env: None,
         columns,
-    }
-}
-
-const COLOURS: [&str; 12] = [
-    "crimson",
-    "turquoise",
-    "ivory",
-    "violet",
-    "scarlet",
-    "emerald",
-    "golden",
-    "indigo",
-    "orange",
-    "purple",
-    "maroon",
-    "teal",
-];
-
-const DOORS: [&str; 12] = [
-    "vault",
-    "elevator",
-    "cabinet",
-    "submarine",
-    "freezer",
-    "archive",
-    "turbine",
-    "hangar",
-    "laboratory",
-    "bunker",
-    "locker",
-    "airlock",
-];
-
-/// The sentence that holds a code.
-fn code_sentence(subject: &str, code: i64) -> String {
-    format!("The code of the {subject} is {code}.")
-}
-
-fn needle(size: usize, distractors: usize, draw: &mut Draw) -> Made {
-    // A small text takes as many sentences as leave most of it to the prose.
-    let planted = 1 + distractors.min(size / 256);
-    let subjects: Vec<String> = draw
-        .distinct(planted, COLOURS.len() * DOORS.len())
-        .into_iter()
-        .map(|number| format!("{} {}", COLOURS[number % COLOURS.len()], DOORS[number / COLOURS.len()]))
-        .collect();
-    let mut order: Vec<usize> = (0..subjects.len()).collect();
-    draw.shuffle(&mut order);
-    let mut codes: Vec<i64> = draw.distinct(planted, 90_000).into_iter().map(|code| 10_000 + code as i64).collect();
-    draw.shuffle(&mut codes);
-    let mut sentences: Vec<String> =
-        order.iter().zip(&codes).map(|(subject, code)| code_sentence(&subjects[*subject], *code)).collect();
-    let (subject, truth) = (subjects[order[0]].clone(), codes[0]);
-    draw.shuffle(&mut sentences);
-
-    // Every planted sentence takes a space too.
-    let taken: usize = sentences.iter().map(|sentence| sentence.len() + 1).sum();
-    let prose = filler::prose(size - taken, draw);
-    let gaps: Vec<usize> = prose.match_indices(". ").map(|(at, _)| at + 2).chain([0]).collect();
-    let mut text = String::with_capacity(size);
-    let mut places: Vec<usize> = draw.distinct(sentences.len(), gaps.len()).into_iter().map(|gap| gaps[gap]).collect();
-    places.resize(sentences.len(), 0);
-    places.sort_unstable();
-    let mut from = 0;
-    for (place, sentence) in places.into_iter().zip(&sentences) {
-        text.push_str(&prose[from..place]);
-        text.push_str(sentence);
-        text.push(' ');
-        from = place;
-    }
-    text.push_str(&prose[from..]);
-    Made { text, question: format!("What is the code of the {subject}?"), truth: json!(truth), unordered: false }
-}
-
-/// Fills a text of exactly `size` bytes with lines; `head` begins line `n` (from 1). The last line takes what is left.
-fn lines(size: usize, draw: &mut Draw, mut head: impl FnMut(usize, &mut Draw) -> String) -> (String, usize) {
-    // A line's head and one sentence are shorter than this.
-    const LINE: usize = 320;
-    let mut text = String::with_capacity(size);
-    let mut number = 1;
-    loop {
-        let start = head(number, draw);
-        text.push_str(&start);
-        if size - text.len() < 2 * LINE {
-            let left = size - text.len();
-            let end = filler::prose(left, draw);
-            text.push_str(&end);
-            return (text, number);
-        }
-        filler::sentence(&mut text, draw);
-        text.push('\n');
-        number += 1;
-    }
-}
-
-const LABELS: [&str; 8] = ["birch", "cedar", "hazel", "juniper", "larch", "poplar", "rowan", "willow"];
-
-fn count(size: usize, draw: &mut Draw) -> Made {
-    // Labels differ in how frequent they are, so that a guess by chance is a bad one.
-    let weights: Vec<usize> = LABELS.iter().map(|_| 1 + draw.below(6)).collect();
-    let total: usize = weights.iter().sum();
-    let mut counts = [0_usize; LABELS.len()];
-    let (text, last) = lines(size, draw, |number, draw| {
-        let mut left = draw.below(total);
-        let mut label = 0;
-        while left >= weights[label] {
-            left -= weights[label];
-            label += 1;
-        }
-        counts[label] += 1;
-        format!("{number} [{}] ", LABELS[label])
-    });
-    let present: Vec<usize> = (0..LABELS.len()).filter(|label| counts[*label] > 0).collect();
-    let label = if last > 0 { *draw.pick(&present) } else { 0 };
-    Made {
-        text,
-        question: format!(
-            "Every line of the text starts with its number and a label in square brackets. How many lines have the \
-             label [{}]?",
-            LABELS[label]
-        ),
-        truth: json!(counts[label]),
-        unordered: false,
-    }
-}
-
-fn pairs(size: usize, draw: &mut Draw) -> Made {
-    // How many lines there will be is known only when they are there: write them with blanks first.
-    const BLANK: &str = "000000";
-    let (mut text, last) = lines(size, draw, |number, _| format!("{number} | ticket {BLANK} | "));
-    let wanted = (last / 3).clamp(1, 5).min(last / 2);
-    let count = if wanted == 0 { 0 } else { 1 + draw.below(wanted) };
-    let mut members = draw.distinct(2 * count, last);
-    draw.shuffle(&mut members);
-    let mut tickets: Vec<usize> = draw.distinct(last, 900_000).into_iter().map(|ticket| 100_000 + ticket).collect();
-    draw.shuffle(&mut tickets);
-    let mut truth: Vec<(usize, usize)> = Vec::with_capacity(count);
-    for pair in members.chunks_exact(2) {
-        tickets[pair[1]] = tickets[pair[0]];
-        truth.push((1 + pair[0].min(pair[1]), 1 + pair[0].max(pair[1])));
-    }
-    truth.sort_unstable();
-    let blanks: Vec<usize> = text.match_indices(BLANK).map(|(at, _)| at).take(last).collect();
-    for (at, ticket) in blanks.into_iter().zip(&tickets) {
-        text.replace_range(at..at + BLANK.len(), &ticket.to_string());
-    }
-    Made {
-        text,
-        question: "Every line of the text starts with its number and a ticket. Some tickets stand on two lines. Which \
-                   lines share a ticket? Answer with a list of pairs of line numbers, the smaller number first in each \
-                   pair, such as [[3, 9], [4, 6]]."
-            .to_owned(),
-        truth: json!(truth.into_iter().map(|(left, right)| [left, right]).collect::<Vec<_>>()),
-        unordered: true,
     }
 }

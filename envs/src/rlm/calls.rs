@@ -4,13 +4,14 @@
 //! block itself did wrong (arguments) raises. Spent budgets are the tree's business: they arrive as failures.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use espalier_sandbox::HostCall;
 use espalier_sandbox::{CallContext, CallError, Context, HostCalls, Value};
 
+use super::task::ChildOutcome;
 use super::{literal, python};
 use crate::row::context_from_text;
 use crate::services::{ChildAnswer, ChildRequest, Services, SubCallError, SubQuery};
@@ -22,6 +23,15 @@ pub struct Counts {
     pub sub_calls: AtomicU64,
     /// Children asked for by `rlm_query` and its batched form.
     pub children: AtomicU64,
+    /// The children that ended, in the order in which they were asked for.
+    outcomes: Mutex<Vec<ChildOutcome>>,
+}
+
+impl Counts {
+    /// The children that ended, in the order in which they were asked for.
+    pub fn outcomes(&self) -> Vec<ChildOutcome> {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Serves one episode's REPL.
@@ -99,12 +109,18 @@ impl Calls {
         }
         let count = requests.len();
         self.counts.children.fetch_add(count as u64, Ordering::Relaxed);
-        let requests = requests
+        let requests: Vec<ChildRequest> = requests
             .into_iter()
             .map(|(prompt, own)| ChildRequest { prompt, context: own.and_then(|own| self.child_context(own)) })
             .collect();
-        let answers = self.services.rlm_query(requests, context.cancel.clone()).await;
+        let answers = self.services.rlm_query(requests.clone(), context.cancel.clone()).await;
         check_count("rlm_query", answers.len(), count)?;
+        let outcomes = requests.into_iter().zip(&answers).map(|(request, answer)| ChildOutcome {
+            prompt: request.prompt,
+            context: request.context,
+            answer: answer.as_ref().ok().and_then(|answer| answer.answer.clone()),
+        });
+        self.counts.outcomes.lock().unwrap_or_else(PoisonError::into_inner).extend(outcomes);
         answers
             .into_iter()
             .map(|answer| match answer {

@@ -16,7 +16,7 @@ use super::config::{self, Params};
 use super::observation::{self, Seen, Shown};
 use super::parse::{self, Block, TextAnswer};
 use super::prompts::{self, Offer, Style, Turn};
-use super::task::RlmTask;
+use super::task::{Briefing, Grade, Grading, RlmTask};
 use super::{metadata, parsed_answer};
 use crate::env::{Action, Env, EnvContext, EnvError, History, Metrics, Step};
 use crate::row::{self, EnvRow};
@@ -34,6 +34,8 @@ pub struct Episode {
 /// What exists between `init` and `close`.
 struct Playing {
     repl: Repl,
+    context: Context,
+    services: EnvContext,
     question: String,
     limits: Limits,
     max_turns: u32,
@@ -57,6 +59,8 @@ struct Record {
     children: u64,
     reward: f64,
     answer: Option<FinalAnswer>,
+    /// What the task reports.
+    task: Metrics,
 }
 
 /// How a turn's text was read, whichever way.
@@ -228,20 +232,33 @@ impl Episode {
     }
 }
 
-/// The reward of an answer, or why there is none.
+/// What the task makes of an episode's end: of its answer, or of there being none.
 async fn graded(
     id: &str,
     task: &dyn RlmTask,
-    answer: &FinalAnswer,
+    answer: Option<&FinalAnswer>,
     row: &EnvRow,
     params: &Params,
-) -> Result<f64, EnvError> {
+    playing: &Playing,
+) -> Result<Grade, EnvError> {
     let grader = |reason: String| EnvError::Grader { env: id.to_owned(), reason };
-    let reward = task.reward(answer, row, params).await.map_err(grader)?;
-    if reward.is_finite() {
-        return Ok(reward);
+    let children = playing.counts.outcomes();
+    let by = Grading {
+        row,
+        params,
+        question: &playing.question,
+        context: &playing.context,
+        episode: &playing.services,
+        children: &children,
+    };
+    let grade = match answer {
+        Some(answer) => task.grade(answer, by).await.map_err(grader)?,
+        None => Grade { reward: 0.0, metrics: task.unanswered(by).await },
+    };
+    if grade.reward.is_finite() {
+        return Ok(grade);
     }
-    Err(grader(format!("the reward must be finite, got {reward}")))
+    Err(grader(format!("the reward must be finite, got {}", grade.reward)))
 }
 
 #[async_trait]
@@ -254,6 +271,7 @@ impl Env for Episode {
             Some(data) => data.clone(),
             None => Context::new(row::context_from_text(question.clone())),
         };
+        self.task.start(&self.row, &params, &context)?;
         let counts = Arc::new(Counts::default());
         let own = self.task.tools(&self.row, &data);
         let mut serve: HashMap<String, Arc<dyn HostCalls>> = HashMap::new();
@@ -282,6 +300,7 @@ impl Env for Episode {
                     let (Tool::Host { name, description } | Tool::Python { name, description, .. }) = tool;
                     (name.clone(), description.clone())
                 })
+                .filter(|(name, _)| !name.starts_with('_'))
                 .collect(),
         };
         let mut functions = Vec::new();
@@ -312,7 +331,15 @@ impl Env for Episode {
         let repl = sandbox.repl(options).await.map_err(|error| self.sandbox_failed(&error))?;
 
         let max_turns = params.max_turns(&self.row, context.max_turns);
-        let task_prompt = self.task.system_prompt(&self.row, context.depth);
+        let briefing = Briefing {
+            row: &self.row,
+            params: &params,
+            depth: context.depth,
+            max_turns,
+            offer: &offer,
+            context: &data,
+        };
+        let task_prompt = self.task.prompt(briefing);
         let template = config::template(&params, task_prompt.as_deref());
         let system = Message::system(prompts::system(template, params.prompt, &offer));
         let turn = Turn { question: &question, turn: 0, max_turns };
@@ -335,6 +362,8 @@ impl Env for Episode {
         self.record = Record::default();
         self.playing = Some(Playing {
             repl,
+            context: data,
+            services: context,
             limits,
             max_turns,
             counts,
@@ -360,7 +389,12 @@ impl Env for Episode {
             self.record.children = playing.counts.children.load(Ordering::Relaxed);
         }
         if let Some(answer) = answer {
-            step.reward = graded(&self.id, self.task.as_ref(), &answer, &self.row, &self.params).await?;
+            let Some(playing) = &self.playing else {
+                return Err(self.failed("an answer came before the episode was set up"));
+            };
+            let grade = graded(&self.id, self.task.as_ref(), Some(&answer), &self.row, &self.params, playing).await?;
+            step.reward = grade.reward;
+            self.record.task = grade.metrics;
             step.terminated = true;
             step.metadata.insert("answer".to_owned(), Json::String(answer.text.clone()));
             self.record.reward = step.reward;
@@ -380,6 +414,7 @@ impl Env for Episode {
         }
         if turns >= playing.max_turns {
             step.truncated = true;
+            self.record.task = graded(&self.id, self.task.as_ref(), None, &self.row, &params, playing).await?.metrics;
             return Ok(step);
         }
         // From here on the conversation goes on: the action and what follows it are part of it.
@@ -419,6 +454,7 @@ impl Env for Episode {
         ] {
             metrics.insert(key.to_owned(), value);
         }
+        metrics.extend(record.task.clone());
         metrics
     }
 

@@ -33,7 +33,7 @@ pub mod task;
 
 pub use config::{Params, Rlm};
 pub use grading::RewardKind;
-pub use task::{DefaultTask, RlmTask, RlmTool};
+pub use task::{Briefing, ChildOutcome, DefaultTask, Grade, Grading, RlmTask, RlmTool};
 
 use espalier_sandbox::{FinalAnswer, Value};
 

@@ -7,8 +7,9 @@ use espalier_sandbox::{Context, FinalAnswer, HostCalls, Tool};
 
 use super::config::Params;
 use super::grading::{self, Leniency, RewardKind};
+use super::prompts::Offer;
 use crate::Compat;
-use crate::env::EnvError;
+use crate::env::{EnvContext, EnvError, Metrics};
 use crate::row::EnvRow;
 
 /// A function that the author adds to the REPL.
@@ -18,6 +19,60 @@ pub struct RlmTool {
     pub tool: Tool,
     /// Serves a [`Tool::Host`]; unused otherwise.
     pub serve: Option<Arc<dyn HostCalls>>,
+}
+
+/// What a task's prompt may depend on.
+#[derive(Clone, Copy)]
+pub struct Briefing<'a> {
+    /// The row.
+    pub row: &'a EnvRow,
+    /// The parameters.
+    pub params: &'a Params,
+    /// Depth in the rollout tree; the root is 0.
+    pub depth: u32,
+    /// Most turns.
+    pub max_turns: u32,
+    /// What the REPL offers.
+    pub offer: &'a Offer,
+    /// The context.
+    pub context: &'a Context,
+}
+
+/// A child that the episode's own blocks asked for.
+#[derive(Clone, Debug)]
+pub struct ChildOutcome {
+    /// Its question.
+    pub prompt: String,
+    /// Its context, where it was given one.
+    pub context: Option<Context>,
+    /// Its answer; `None` where it gave none or failed.
+    pub answer: Option<FinalAnswer>,
+}
+
+/// What there is to grade by.
+#[derive(Clone, Copy)]
+pub struct Grading<'a> {
+    /// The row.
+    pub row: &'a EnvRow,
+    /// The parameters.
+    pub params: &'a Params,
+    /// The question, as the policy was asked it.
+    pub question: &'a str,
+    /// The host's own copy of the context.
+    pub context: &'a Context,
+    /// Services, seed, deadline, depth.
+    pub episode: &'a EnvContext,
+    /// The children, in the order in which they were asked for.
+    pub children: &'a [ChildOutcome],
+}
+
+/// What an answer earns, and what is reported of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Grade {
+    /// The reward; finite.
+    pub reward: f64,
+    /// Joins the episode's metrics.
+    pub metrics: Metrics,
 }
 
 /// An RLM task. Every method has a default; a task overrides what it does differently.
@@ -31,7 +86,18 @@ pub trait RlmTask: Send + Sync {
         None
     }
 
-    /// The task's own functions. Called once per episode, when the context is known.
+    /// The same, for a task whose prompt depends on more than the row; what the episode asks for.
+    fn prompt(&self, about: Briefing<'_>) -> Option<String> {
+        self.system_prompt(about.row, about.depth)
+    }
+
+    /// Refuses an episode that could not be graded where it is played, before anything is sampled.
+    fn start(&self, _row: &EnvRow, _params: &Params, _episode: &EnvContext) -> Result<(), EnvError> {
+        Ok(())
+    }
+
+    /// The task's own functions. Called once per episode, when the context is known. A name that begins with `_` is in
+    /// the REPL, and in no prompt.
     fn tools(&self, _row: &EnvRow, _context: &Context) -> Vec<RlmTool> {
         Vec::new()
     }
@@ -59,6 +125,16 @@ pub trait RlmTask: Send + Sync {
         };
         let truth = row.reward_spec.get("ground_truth").unwrap_or(&NOTHING);
         grading::grade(kind, leniency, answer, truth)
+    }
+
+    /// The reward of an answer, for a task that grades by more than answer and row; what the episode asks for.
+    async fn grade(&self, answer: &FinalAnswer, by: Grading<'_>) -> Result<Grade, String> {
+        Ok(Grade { reward: self.reward(answer, by.row, by.params).await?, metrics: Metrics::new() })
+    }
+
+    /// What is reported of an episode that ended without an answer.
+    async fn unanswered(&self, _by: Grading<'_>) -> Metrics {
+        Metrics::new()
     }
 }
 

@@ -29,7 +29,7 @@ pub use conversation::{Conversation, ConversationError, ConversationOptions, Ext
 pub use engine::{EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt, Usage};
 pub use message::{Message, Role, ToolCall};
 pub use openai::{EndpointConfig, OpenAiEngine};
-pub use sampling::{SamplingParams, StopReason};
+pub use sampling::{JsonSchema, SamplingParams, StopReason};
 pub use scripted::{Reply, ScriptedEngine};
 pub use template::{ChatTemplate, Rendered, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};

@@ -1,8 +1,19 @@
 //! Sampling parameters and stop reasons.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::TokenId;
+
+/// A JSON schema that an answer should have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JsonSchema {
+    /// What the answer is called: letters, digits, `_` and `-`.
+    pub name: String,
+    /// The schema.
+    pub schema: serde_json::Value,
+}
 
 /// How tokens are drawn. Names and meanings are those of vLLM and the OpenAI API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +39,10 @@ pub struct SamplingParams {
     pub seed: Option<u64>,
     /// Ask for the log-probability of each sampled token.
     pub logprobs: bool,
+    /// The schema that the text should have, as a hint: an engine that can hold the model to it does, and any other
+    /// leaves it alone. Whoever asks for it says so in the prompt too and checks what comes. No configuration names it.
+    #[serde(skip)]
+    pub json_schema: Option<Arc<JsonSchema>>,
 }
 
 impl Default for SamplingParams {
@@ -43,6 +58,7 @@ impl Default for SamplingParams {
             ignore_eos: false,
             seed: None,
             logprobs: true,
+            json_schema: None,
         }
     }
 }

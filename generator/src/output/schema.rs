@@ -18,7 +18,7 @@ use espalier_inference::message::FunctionCall;
 use espalier_inference::{Fidelity, Message, Role, StopReason, ToolCall};
 
 use crate::row::{Row, RowParts, VersionRun};
-use crate::trajectory::{CallRecord, RolloutStop, SCHEMA, Timings, TokenUsage, Trajectory, Turn};
+use crate::trajectory::{CallKind, CallRecord, RolloutStop, SCHEMA, Timings, TokenUsage, Trajectory, Turn};
 
 /// The metadata key that names the format in a Parquet file.
 pub const SCHEMA_KEY: &str = "espalier.schema";
@@ -212,6 +212,8 @@ fn calls(all: &[Trajectory]) -> ArrayRef {
     let flat: Vec<&CallRecord> = all.iter().flat_map(|t| &t.calls).collect();
     let values = record(vec![
         ("index", false, u32s(flat.iter().map(|call| call.index))),
+        // Only judges are named: a reader of an older file, without the column, sees queries, as they were.
+        ("kind", true, maybe_texts(flat.iter().map(|call| (!call.kind.is_query()).then_some("judge")))),
         ("turn", false, u32s(flat.iter().map(|call| call.turn))),
         ("model", false, texts(flat.iter().map(|call| call.model.as_str()))),
         ("prompt", false, texts(flat.iter().map(|call| call.prompt.as_str()))),
@@ -424,6 +426,11 @@ fn turn(columns: Columns<'_>, at: usize) -> Result<Turn, String> {
 fn call(columns: Columns<'_>, at: usize) -> Result<CallRecord, String> {
     Ok(CallRecord {
         index: columns.u32("index", at)?,
+        kind: match columns.of.column_by_name("kind").map(|_| columns.maybe_text("kind", at)).transpose()?.flatten() {
+            None => CallKind::Query,
+            Some(kind) if kind == "judge" => CallKind::Judge,
+            Some(other) => return Err(format!("`{}kind`: expected `judge` or nothing, got `{other}`", columns.path)),
+        },
         turn: columns.u32("turn", at)?,
         model: columns.text("model", at)?,
         prompt: columns.text("prompt", at)?,

@@ -58,6 +58,9 @@ pub struct SuiteConfig {
     /// The engine that plays children; the one that plays, by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub children: Option<String>,
+    /// The engine that grades, for environments that ask a judge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judge: Option<String>,
     /// What is written.
     pub output: OutputOptions,
     /// The models.
@@ -81,6 +84,7 @@ impl Default for SuiteConfig {
             rollout: LoopOptions::default(),
             calls: None,
             children: None,
+            judge: None,
             output: OutputOptions::default(),
             engines: Vec::new(),
             tasks: Vec::new(),
@@ -102,6 +106,18 @@ pub struct EngineSpec {
     /// How tokens are drawn.
     #[serde(default)]
     pub sampling: SamplingParams,
+    /// Whether it plays the tasks. One that only serves others (`judge`, `calls`, `children`) does not.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub plays: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// How a task is played.
@@ -149,9 +165,12 @@ pub struct TaskConfig {
     /// That environment's parameters.
     #[serde(default)]
     pub params: Map<String, Value>,
-    /// The parameters of `rlm`, for the other modes.
+    /// The parameters of the environment of the other modes.
     #[serde(default)]
     pub rlm: Map<String, Value>,
+    /// The environment of the other modes: `rlm`, or another one that is played in a REPL.
+    #[serde(default = "rlm", skip_serializing_if = "is_rlm")]
+    pub rlm_env: String,
     /// How it is played.
     #[serde(default = "alone")]
     pub modes: Vec<Mode>,
@@ -164,6 +183,14 @@ pub struct TaskConfig {
     /// How an episode is played, instead of the suite's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<LoopOptions>,
+}
+
+fn rlm() -> String {
+    "rlm".to_owned()
+}
+
+fn is_rlm(id: &str) -> bool {
+    id == "rlm"
 }
 
 fn alone() -> Vec<Mode> {
@@ -223,6 +250,9 @@ impl SuiteConfig {
         if self.engines.is_empty() {
             return wrong("engine".to_owned(), "is missing: name at least one model with `[[engine]]`".to_owned());
         }
+        if !self.engines.iter().any(|engine| engine.plays) {
+            return wrong("engine".to_owned(), "must hold one that plays: all have `plays = false`".to_owned());
+        }
         if self.tasks.is_empty() {
             return wrong("task".to_owned(), "is missing: name at least one task with `[[task]]`".to_owned());
         }
@@ -246,7 +276,7 @@ impl SuiteConfig {
         }
         names("engine", self.engines.iter().map(|engine| engine.name.as_str()))?;
         names("task", self.tasks.iter().map(|task| task.name.as_str()))?;
-        for (key, name) in [("calls", &self.calls), ("children", &self.children)] {
+        for (key, name) in [("calls", &self.calls), ("children", &self.children), ("judge", &self.judge)] {
             let Some(name) = name else { continue };
             if !self.engines.iter().any(|engine| engine.name == *name) {
                 let hint = espalier_envs::params::hint(name, self.engines.iter().map(|engine| engine.name.as_str()));

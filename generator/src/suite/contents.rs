@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use espalier_datasets::source::Paths;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
@@ -37,11 +36,13 @@ pub(super) fn contents(config: &SuiteConfig, cancel: &CancellationToken) -> Resu
 fn files(config: &SuiteConfig) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for task in &config.tasks {
-        match &task.data.path {
-            None => {}
-            Some(Paths::One(path)) => files.push(path.clone()),
-            Some(Paths::Many(paths)) => files.extend(paths.iter().cloned()),
+        // What `hf://` names lies in a cache; what is not there is an error of its own, where rows are read.
+        files.extend(task.data.files().unwrap_or_default().into_iter().map(|file| file.path));
+        files.extend(task.data.tables.clone());
+        if let Some(folder) = &task.data.tokenizer {
+            files.extend(vocabulary(folder));
         }
+        files.extend(espalier_envs::python_env::file_of(&task.env).map(Path::to_owned));
     }
     for engine in &config.engines {
         let option = |name: &str| engine.options.get(name).and_then(|value| value.as_str()).map(PathBuf::from);
@@ -49,10 +50,14 @@ fn files(config: &SuiteConfig) -> Vec<PathBuf> {
             files.extend(option("script"));
         }
         if let Some(folder) = option("tokenizer") {
-            files.extend(VOCABULARY.map(|file| folder.join(file)).into_iter().filter(|path| path.is_file()));
+            files.extend(vocabulary(&folder));
         }
     }
     files
+}
+
+fn vocabulary(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    VOCABULARY.map(|file| folder.join(file)).into_iter().filter(|path| path.is_file())
 }
 
 fn hash(path: &Path, cancel: &CancellationToken) -> Result<Option<String>, SuiteError> {

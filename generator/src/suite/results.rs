@@ -126,7 +126,9 @@ impl CellResult {
             valid_blocks: (blocks > 0.0).then(|| valid / blocks),
             final_given: (!given.is_empty()).then(|| mean(&given)),
             turns: per_tree(&|tree| tree.root.turns.len() as f64),
-            sub_calls: per_tree(&|tree| tree.nodes().map(|node| node.calls.len() as f64).sum()),
+            sub_calls: per_tree(&|tree| {
+                tree.nodes().flat_map(|node| &node.calls).filter(|call| call.kind.is_query()).count() as f64
+            }),
             children: per_tree(&|tree| tree.descendants.len() as f64),
             prompt_tokens: per_tree(&|tree| tree.nodes().map(|node| node.usage.prompt_tokens as f64).sum()),
             sampled_tokens: per_tree(&|tree| tree.nodes().map(|node| node.usage.sampled_tokens as f64).sum()),

@@ -20,7 +20,7 @@ use super::contents::{Contents, contents};
 use super::engines::{BuiltEngine, EngineFactory};
 use super::report::report;
 use super::results::{CellResult, Scoring, SuiteResult, write_whole};
-use crate::metrics::rollout_metrics_with;
+use crate::metrics::{Numbers, rollout_metrics_with};
 use crate::output::{OutputError, RunWriter, read_trees};
 use crate::player::Player;
 use crate::rollouts::{Progress, RolloutJob, RunOptions, groups, run};
@@ -34,9 +34,6 @@ pub const MAX_ROWS: usize = 100_000;
 
 /// Most roots of a cell: its rows, times the samples of each.
 pub const MAX_ROLLOUTS: u64 = 1_000_000;
-
-/// The id of the environment behind the modes `repl` and `recursive`.
-const RLM: &str = "rlm";
 
 /// Where a suite runs, and what hears of it.
 pub struct SuiteOptions {
@@ -140,11 +137,12 @@ pub async fn run_suite(
         let spec = config.engines.iter().find(|spec| spec.name == name)?;
         Some(built.get(name)?.player(spec))
     };
-    let of = config.tasks.iter().map(|task| task.modes.len() * config.engines.len()).sum();
+    let playing: Vec<_> = config.engines.iter().filter(|spec| spec.plays).collect();
+    let of = config.tasks.iter().map(|task| task.modes.len() * playing.len()).sum();
     let SuiteRun { mut result, .. } = nothing(false);
     let mut index = 0;
     for (task, loaded) in config.tasks.iter().zip(&loaded) {
-        for spec in &config.engines {
+        for spec in &playing {
             let Some(policy) = player(&spec.name) else { continue };
             let service = |name: Option<&String>| match name.and_then(|name| player(name)) {
                 Some(frozen) if name.is_some_and(|name| *name != spec.name) => Service::Frozen(frozen.frozen()),
@@ -165,6 +163,11 @@ pub async fn run_suite(
                             Service::None
                         },
                         calls: if mode == Mode::Alone { Service::None } else { service(config.calls.as_ref()) },
+                        // A judge is a judge, also where it is the model that plays.
+                        judge: match config.judge.as_deref().and_then(player) {
+                            Some(judge) => Service::Frozen(judge.frozen()),
+                            None => Service::None,
+                        },
                     },
                 };
                 match cell.run(&options, index, of, cancel).await? {
@@ -294,7 +297,7 @@ fn load(
     let alone = task.modes.contains(&Mode::Alone).then_some(env);
     let in_repl = task.modes.iter().any(|mode| *mode != Mode::Alone);
     let rlm = if in_repl || !task.rlm.is_empty() {
-        Some(registry.prepare(RLM, &task.rlm).map_err(|error| wrong(error.to_string()))?)
+        Some(registry.prepare(&task.rlm_env, &task.rlm).map_err(|error| wrong(error.to_string()))?)
     } else {
         None
     };
@@ -330,6 +333,24 @@ fn load(
         )));
     }
     Ok(Some(Loaded { rows, alone, rlm }))
+}
+
+/// Replaces the environment's numbers by those over all nodes of all trees that did not fail.
+fn pool(prepared: &Prepared, trees: &[Tree], numbers: &mut Numbers) {
+    let report = |node: &Trajectory| node.env_metrics.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let episodes: Vec<_> = trees
+        .iter()
+        .filter(|tree| !tree.root.stop.is_failure())
+        .flat_map(Tree::nodes)
+        .filter(|node| !node.stop.is_failure())
+        .map(report)
+        .collect();
+    numbers.retain(|name, _| !name.starts_with("environment/"));
+    for (key, value) in prepared.aggregate(&episodes) {
+        if let Some(value) = value.as_f64() {
+            numbers.insert(format!("environment/{key}"), value);
+        }
+    }
 }
 
 /// One task, one model, one mode.
@@ -391,7 +412,10 @@ impl Cell<'_> {
             return Ok(None);
         }
         trees.sort_by_key(|tree| tree.root.id());
-        let metrics = rollout_metrics_with(&trees, |_, episodes| prepared.aggregate(episodes));
+        let mut metrics = rollout_metrics_with(&trees, |_, episodes| prepared.aggregate(episodes));
+        if prepared.pools_children() {
+            pool(prepared, &trees, &mut metrics);
+        }
         let scoring = Scoring {
             seed: self.config.seed,
             pass_k: self.config.pass_k.clone(),

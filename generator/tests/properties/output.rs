@@ -5,7 +5,7 @@ use std::path::Path;
 use espalier_generator::Tree;
 use espalier_generator::output::{OutputOptions, RunWriter, TrajectoryReader, read_trees};
 use espalier_generator::row::{Row, RowParts, VersionRun};
-use espalier_generator::trajectory::{CallRecord, RolloutStop, Timings, TokenUsage, Trajectory, Turn};
+use espalier_generator::trajectory::{CallKind, CallRecord, RolloutStop, Timings, TokenUsage, Trajectory, Turn};
 use espalier_inference::message::FunctionCall;
 use espalier_inference::{Fidelity, Message, StopReason, ToolCall};
 use proptest::prelude::*;
@@ -80,7 +80,7 @@ prop_compose! {
                 prompt_tokens: 5, cached_tokens: 4, sampled_tokens: 3, llm_us: seed, env_us: 1, metadata: metadata.clone(),
             }).collect(),
             calls: (0..calls).map(|index| CallRecord {
-                index, turn: 0, model: text.clone(), prompt: text.clone(), response: maybe.clone(), error: None,
+                index, kind: if index == 1 { CallKind::Judge } else { CallKind::Query }, turn: 0, model: text.clone(), prompt: text.clone(), response: maybe.clone(), error: None,
                 prompt_tokens: 1, sampled_tokens: 2, us: seed,
             }).collect(),
             env_metrics: metadata,

@@ -75,6 +75,21 @@ pub enum ModelError {
         /// What the file holds.
         found: String,
     },
+    /// A weight is not a number, or too large for the precision.
+    #[error(
+        "`{}`, tensor `{tensor}`: expected values up to {largest}, found {found}; with precision f32 finite values load",
+        path.display()
+    )]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The largest magnitude that the precision holds.
+        largest: f64,
+        /// The largest magnitude of the tensor, or NaN.
+        found: f64,
+    },
     /// The GGUF file cannot be read.
     #[error(transparent)]
     Gguf(#[from] GgufError),

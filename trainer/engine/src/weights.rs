@@ -1,7 +1,8 @@
 //! Reads HF weight folders: one `model.safetensors`, or shards named by `model.safetensors.index.json`.
 //!
-//! Invariant: headers are checked against the files' real lengths when the folder is opened, so a truncated or
-//! tampered file is refused before any weight is used.
+//! Invariants: headers are checked against the files' real lengths when the folder is opened, so a truncated or
+//! tampered file is refused before any weight is used; every value that is handed out is finite and one that the
+//! precision can hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,6 +15,7 @@ use serde::Deserialize;
 use tch::{Kind, Tensor};
 
 use crate::error::ModelError;
+use crate::models::decoder::Precision;
 
 /// Largest header, in bytes; the format's own bound.
 const MAX_HEADER: u64 = 100_000_000;
@@ -29,6 +31,7 @@ struct Shard {
 /// An opened weight folder.
 pub struct Weights {
     folder: PathBuf,
+    precision: Precision,
     shards: Vec<Shard>,
     /// Tensor name to shard.
     place: BTreeMap<String, usize>,
@@ -41,10 +44,10 @@ struct Index {
 
 impl Weights {
     /// Opens the folder's weight files and checks their headers.
-    pub fn open(folder: &Path) -> Result<Self, ModelError> {
+    pub fn open(folder: &Path, precision: Precision) -> Result<Self, ModelError> {
         let single = folder.join("model.safetensors");
         let index = folder.join("model.safetensors.index.json");
-        let mut weights = Self { folder: folder.to_owned(), shards: Vec::new(), place: BTreeMap::new() };
+        let mut weights = Self { folder: folder.to_owned(), precision, shards: Vec::new(), place: BTreeMap::new() };
         if single.exists() || !index.exists() {
             weights.add(&single)?;
             return Ok(weights);
@@ -119,7 +122,8 @@ impl Weights {
         self.place.keys().map(String::as_str)
     }
 
-    /// Reads a tensor of the expected shape, in the type in which it is stored.
+    /// Reads a tensor of the expected shape, in the type in which it is stored. A value that is not finite, or beyond what
+    /// the precision holds, is refused.
     pub fn get(&self, name: &str, shape: &[i64]) -> Result<Tensor, ModelError> {
         let missing = || ModelError::MissingTensor { path: self.folder.clone(), tensor: name.to_owned() };
         let shard = &self.shards[*self.place.get(name).ok_or_else(missing)?];
@@ -141,7 +145,15 @@ impl Weights {
             path: shard.path.clone(),
             source,
         })?;
-        Ok(Tensor::f_from_data_size(&bytes, shape, kind)?)
+        let tensor = Tensor::f_from_data_size(&bytes, shape, kind)?;
+        // Only matrices are kept at 16 bits.
+        let largest = if shape.len() == 2 { self.precision.largest() } else { f64::from(f32::MAX) };
+        let found = if tensor.numel() == 0 { 0.0 } else { tensor.f_abs()?.f_max()?.f_double_value(&[])? };
+        // A NaN anywhere is the maximum, and compares with nothing.
+        if !(found <= largest) {
+            return Err(ModelError::Value { path: shard.path.clone(), tensor: name.to_owned(), largest, found });
+        }
+        Ok(tensor)
     }
 
     /// Reads a tensor as 32-bit floats.

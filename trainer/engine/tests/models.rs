@@ -6,7 +6,7 @@ use std::path::Path;
 
 use espalier_engine::config::{DecoderConfig, RopeScaling};
 use espalier_engine::models::read_config;
-use espalier_engine::{LocalEngine, ModelError};
+use espalier_engine::{EngineOptions, LocalEngine, ModelError, Precision};
 use espalier_inference::InferenceEngine;
 use serde_json::{Value, json};
 use tiny::{config, folder, greedy, load, options, prompt, request, tensors, write_config, write_weights};
@@ -101,6 +101,28 @@ fn truncated_and_tampered_weights_are_detected() {
     garbage[8..40].fill(b'x');
     std::fs::write(&path, &garbage).unwrap();
     assert!(matches!(error(folder.path()), ModelError::Corrupt { .. }));
+}
+
+#[test]
+fn a_weight_that_the_precision_cannot_hold_is_refused_by_name() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    let with_weight = |value: f32| {
+        let mut all = tensors(1);
+        let down = all.iter_mut().find(|t| t.0 == "model.layers.1.mlp.down_proj.weight").unwrap();
+        down.2[77] = value;
+        write_weights(&path, &all);
+        [Precision::F32, Precision::Bf16]
+            .map(|precision| load(folder.path(), EngineOptions { precision, ..options() }).map(drop))
+    };
+    assert!(with_weight(65_504.0).iter().all(Result::is_ok));
+    let [float, half] = with_weight(-65_536.0);
+    assert!(float.is_ok());
+    let said = half.unwrap_err().to_string();
+    assert!(said.contains("`model.layers.1.mlp.down_proj.weight`: expected values up to 65504, found 65536"), "{said}");
+    for value in [f32::NAN, f32::INFINITY] {
+        assert!(with_weight(value).iter().all(|loaded| matches!(loaded, Err(ModelError::Value { .. }))), "{value}");
+    }
 }
 
 async fn answer(engine: &LocalEngine) -> Vec<u32> {

@@ -61,7 +61,8 @@ pub(crate) async fn run(arguments: ReplArguments) -> Result<(), Failure> {
     driver::run(&sandbox, options, pending).await
 }
 
-fn limits(arguments: &LimitArguments) -> Result<Limits, Failure> {
+/// The limits that the arguments say.
+pub(crate) fn limits(arguments: &LimitArguments) -> Result<Limits, Failure> {
     let seconds = |flag: &str, value: f64| {
         Duration::try_from_secs_f64(value).ok().filter(|duration| !duration.is_zero()).ok_or_else(|| Failure::Usage {
             what: format!("`{flag}`"),

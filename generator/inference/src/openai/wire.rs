@@ -82,6 +82,14 @@ pub(super) fn body(
     } else {
         body.append(&mut parameters);
     }
+    // What the configuration says of the format goes before the hint.
+    if let Some(hint) = &sampling.json_schema
+        && config.api == Api::Chat
+        && !body.contains_key("response_format")
+    {
+        let schema = json!({"name": hint.name, "strict": true, "schema": hint.schema});
+        body.insert("response_format".to_owned(), json!({"type": "json_schema", "json_schema": schema}));
+    }
     Ok(Value::Object(body))
 }
 
@@ -270,4 +278,29 @@ pub(super) fn overflow(refusal: &str) -> Option<(u32, u32)> {
         .filter(|&number| number > 0);
     let context = numbers.next()?;
     Some((context, numbers.next().unwrap_or(context)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{JsonSchema, Message};
+
+    #[test]
+    fn a_schema_goes_to_chats_alone_and_never_in_place_of_the_configuration() {
+        let hint = JsonSchema { name: "verdict".to_owned(), schema: json!({"type": "object"}) };
+        let sampling = SamplingParams { json_schema: Some(Arc::new(hint)), ..SamplingParams::default() };
+        let mut config = EndpointConfig::new("http://localhost/v1", "m");
+        let chat = Prompt::Messages(vec![Message::user("hi")]);
+        let sent = body(&config, &chat, &sampling, 0).unwrap();
+        let format = json!({"name": "verdict", "strict": true, "schema": {"type": "object"}});
+        assert_eq!(sent["response_format"], json!({"type": "json_schema", "json_schema": format}));
+        assert!(body(&config, &chat, &SamplingParams::default(), 0).unwrap().get("response_format").is_none());
+        config.extra_body.insert("response_format".to_owned(), json!({"type": "json_object"}));
+        assert_eq!(body(&config, &chat, &sampling, 0).unwrap()["response_format"], json!({"type": "json_object"}));
+        config = EndpointConfig { api: Api::Completions, ..EndpointConfig::new("http://localhost/v1", "m") };
+        let text = Prompt::Text("hi".to_owned());
+        assert!(body(&config, &text, &sampling, 0).unwrap().get("response_format").is_none());
+    }
 }

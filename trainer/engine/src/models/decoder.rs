@@ -19,9 +19,19 @@ pub enum Precision {
     /// 32 bits.
     F32,
     /// 16 bits: half the memory to read at every step, which is what decoding waits for. bf16 weights are kept as
-    /// IEEE half, which holds every bf16 value between 6e-5 and 65504 exactly.
+    /// IEEE half, which holds every bf16 value between 8e-6 and 65504 exactly; a larger one is refused when it is read.
     #[default]
     Bf16,
+}
+
+impl Precision {
+    /// The largest magnitude that a matrix weight may have.
+    pub fn largest(self) -> f64 {
+        match self {
+            Self::F32 => f64::from(f32::MAX),
+            Self::Bf16 => 65_504.0,
+        }
+    }
 }
 
 /// A linear layer, outputs first.
@@ -74,7 +84,7 @@ impl Decoder {
     /// model's results.
     pub fn load(folder: &Path, config: &DecoderConfig, precision: Precision) -> Result<Self, ModelError> {
         let _guard = tch::no_grad_guard();
-        let weights = Weights::open(folder)?;
+        let weights = Weights::open(folder, precision)?;
         let c = config;
         let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let mut used = 0;

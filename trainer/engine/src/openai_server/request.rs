@@ -149,6 +149,7 @@ impl Call {
             ignore_eos: fields.flag("ignore_eos")?,
             seed: fields.integer("seed", i64::MIN, i64::MAX)?.map(|seed| seed as u64),
             logprobs: top_logprobs.is_some(),
+            json_schema: None,
         };
         let mut include_usage = false;
         let stream = fields.flag("stream")?;

@@ -1,0 +1,201 @@
+//! What is wrong with a source: every row is read, and put to its environment.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use espalier_datasets::error::Place;
+use espalier_datasets::{DataError, Located};
+use espalier_envs::builtin::Builtin;
+use espalier_envs::{EnvRow, Prepared, Registry};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+
+use super::{counted, opening};
+use crate::arguments::DataSourceArguments;
+use crate::failure::Failure;
+use crate::output::{outln, say};
+use crate::settings;
+
+/// Rows that were read, on stderr where it is a terminal.
+pub(super) fn spinner() -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} rows, {per_sec}, {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// What was checked.
+#[derive(Default)]
+pub(super) struct Rows {
+    checked: u64,
+    wrong: u64,
+    /// Rows that name no environment.
+    unasked: u64,
+    /// Rows by the environment that took them.
+    taken: BTreeMap<String, u64>,
+    stopped: bool,
+}
+
+impl Rows {
+    /// Whether a file's name is one of data.
+    pub(super) fn is_data(name: &str) -> bool {
+        let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
+        [".jsonl", ".ndjson", ".json", ".csv", ".parquet"].iter().any(|end| name.ends_with(end))
+    }
+}
+
+/// One thing that is wrong.
+struct Problem {
+    file: PathBuf,
+    place: Option<Place>,
+    column: Option<String>,
+    reason: String,
+}
+
+impl Problem {
+    fn of(error: DataError, file: &Path) -> Self {
+        match error {
+            DataError::File { path, reason } => Self { file: path, place: None, column: None, reason },
+            DataError::Row { path, place, reason } => Self { file: path, place: Some(place), column: None, reason },
+            DataError::Column { path, place, column, reason } => {
+                Self { file: path, place: Some(place), column: Some(column), reason }
+            }
+            other => Self { file: file.to_owned(), place: None, column: None, reason: other.to_string() },
+        }
+    }
+
+    fn tell(&self, json: bool) -> Result<(), Failure> {
+        let Self { file, place, column, reason } = self;
+        if json {
+            let mut out = json!({"file": file.display().to_string()});
+            match place {
+                Some(Place::Line(line)) => out["line"] = json!(line),
+                Some(Place::Row(row)) => out["row"] = json!(row),
+                None => {}
+            }
+            if let Some(column) = column {
+                out["column"] = json!(column);
+            }
+            out["reason"] = json!(reason);
+            return outln!("{out}");
+        }
+        let place = place.map(|place| format!(", {place}")).unwrap_or_default();
+        let column = column.as_ref().map(|column| format!(", column `{column}`")).unwrap_or_default();
+        outln!("`{}`{place}{column}: {reason}", file.display())
+    }
+}
+
+pub(super) fn run(
+    arguments: DataSourceArguments,
+    env: Option<&str>,
+    env_params: &[String],
+    most: u64,
+    json: bool,
+) -> Result<(), Failure> {
+    let source = opening::source(&arguments)?;
+    let registry = Registry::standard();
+    let params = settings::table_of("`--env-param`", env_params)?;
+    let mut prepared: BTreeMap<String, Result<Prepared, String>> = BTreeMap::new();
+    if let Some(id) = env {
+        prepared.insert(id.to_owned(), Ok(registry.prepare(id, &params)?));
+    }
+    let (rows, left_out) = source.each(&Builtin)?;
+    let name = PathBuf::from(source.name());
+    let mut sum = Rows::default();
+    let bar = spinner();
+    for located in rows {
+        bar.inc(1);
+        sum.checked += 1;
+        let problem = match located {
+            Err(error) => Some(Problem::of(error, &name)),
+            Ok(located) => check(located, env, &registry, &mut prepared, &mut sum),
+        };
+        if let Some(problem) = problem {
+            sum.wrong += 1;
+            bar.suspend(|| problem.tell(json))?;
+            if sum.wrong == most {
+                sum.stopped = true;
+                break;
+            }
+        }
+    }
+    bar.finish_and_clear();
+    conclude(&sum, &left_out.sentences(), json)?;
+    if sum.wrong == 0 {
+        return Ok(());
+    }
+    let stopped = if sum.stopped { "; stopped there, `--problems` says where" } else { "" };
+    Err(Failure::Data(format!(
+        "`{}`: {} in {}{stopped}",
+        name.display(),
+        counted(sum.wrong, "problem"),
+        counted(sum.checked, "row")
+    )))
+}
+
+/// Puts a row to its environment.
+fn check(
+    located: Located,
+    env: Option<&str>,
+    registry: &Registry,
+    prepared: &mut BTreeMap<String, Result<Prepared, String>>,
+    sum: &mut Rows,
+) -> Option<Problem> {
+    let Located { row, path, place } = located;
+    let problem = |column: Option<&str>, reason: String| {
+        Some(Problem { file: path, place: Some(place), column: column.map(str::to_owned), reason })
+    };
+    let id = env.map(str::to_owned).or_else(|| row.env.clone());
+    let row = match EnvRow::from_row(row) {
+        Ok(row) => row,
+        Err(error) => return problem(None, error.to_string()),
+    };
+    let Some(id) = id else {
+        sum.unasked += 1;
+        return None;
+    };
+    let known = prepared
+        .entry(id.clone())
+        .or_insert_with(|| registry.prepare(&id, &Map::new()).map_err(|error| error.to_string()));
+    let made = match known {
+        Err(reason) => return problem(Some("env_class"), reason.clone()),
+        Ok(known) => known.make(&row).map(drop),
+    };
+    match made {
+        Ok(()) => {
+            *sum.taken.entry(id).or_default() += 1;
+            None
+        }
+        Err(error) => problem(None, error.to_string()),
+    }
+}
+
+fn conclude(sum: &Rows, left_out: &[String], json: bool) -> Result<(), Failure> {
+    if json {
+        let taken: Map<String, Value> = sum.taken.iter().map(|(env, rows)| (env.clone(), json!(rows))).collect();
+        return outln!(
+            "{}",
+            json!({
+                "rows": sum.checked, "problems": sum.wrong, "stopped": sum.stopped, "taken": taken,
+                "without_environment": sum.unasked, "left_out": left_out,
+            })
+        );
+    }
+    for sentence in left_out {
+        say!("{sentence}");
+    }
+    if sum.unasked > 0 {
+        let name = if sum.unasked == 1 { "names" } else { "name" };
+        say!("{} {name} no environment; `--env ID` checks them with one", counted(sum.unasked, "row"));
+    }
+    if sum.wrong == 0 {
+        let taken: Vec<String> =
+            sum.taken.iter().map(|(env, rows)| format!("`{env}` takes {}", counted(*rows, "row"))).collect();
+        let taken = if taken.is_empty() { String::new() } else { format!("; {}", taken.join(", ")) };
+        outln!("{}, nothing wrong{taken}", counted(sum.checked, "row"))?;
+    }
+    Ok(())
+}

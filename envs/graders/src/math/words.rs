@@ -1,0 +1,170 @@
+//! Answers in words, and the units behind numbers.
+
+/// Commands around words.
+const WRAPPERS: [&str; 9] =
+    [r"\textbf", r"\textit", r"\textrm", r"\textnormal", r"\text", r"\mbox", r"\mathrm", r"\operatorname", r"\mathbf"];
+
+/// A text without the command around all of it: `\text{(C)}` is `(C)`.
+pub(super) fn unwrapped(text: &str) -> &str {
+    let mut text = text.trim();
+    loop {
+        let before = text;
+        for (open, close) in [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")] {
+            if let Some(inside) = text.strip_prefix(open).and_then(|rest| rest.strip_suffix(close))
+                && !inside.replace("\\$", "").contains('$')
+            {
+                text = inside.trim();
+            }
+        }
+        for wrapper in WRAPPERS.iter().chain(&[r"\boxed", r"\fbox"]) {
+            if let Some(rest) = text.strip_prefix(wrapper)
+                && let Some(inside) = rest.trim_start().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'))
+                && balanced(inside)
+            {
+                text = inside.trim();
+            }
+        }
+        text = text
+            .strip_suffix('.')
+            .filter(|rest| !rest.ends_with(r"\right") && !rest.ends_with(r"\left"))
+            .unwrap_or(text)
+            .trim_end();
+        if text.len() == before.len() {
+            return text;
+        }
+    }
+}
+
+/// Whether every brace closes one that was opened.
+fn balanced(text: &str) -> bool {
+    let mut depth = 0_i64;
+    for byte in text.bytes() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+        if depth < 0 {
+            return false;
+        }
+    }
+    depth == 0
+}
+
+/// A text without wrappers, white space runs, points and case: what two answers in words are compared as. `None` where
+/// there is anything but words, digits and the punctuation of words, or no word at all.
+pub(super) fn plain(text: &str) -> Option<String> {
+    let mut open = text.to_owned();
+    for wrapper in WRAPPERS {
+        if open.contains(wrapper) {
+            open = open.replace(wrapper, "");
+        }
+    }
+    for space in [r"\ ", r"\,", r"\;", r"\!", r"\quad", "~", "$"] {
+        if open.contains(space) {
+            open = open.replace(space, if space == r"\!" { "" } else { " " });
+        }
+    }
+    let inside = open.trim();
+    // `(C)` and `C`, `{east}` and `east`.
+    let inside = inside.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(inside);
+    let mut words = String::with_capacity(inside.len());
+    let mut letters = false;
+    let mut run = 0;
+    for c in inside.chars() {
+        match c {
+            '{' | '}' | '.' | '"' => {}
+            c if c.is_alphabetic() => {
+                run += 1;
+                letters |= run >= 2;
+                words.extend(c.to_lowercase());
+            }
+            c if c.is_ascii_digit() || matches!(c, ':' | '\'' | '-' | ',' | ' ' | '\n' | '\t') => {
+                run = 0;
+                let c = if c.is_whitespace() { ' ' } else { c };
+                if c != ' ' || !(words.is_empty() || words.ends_with(' ')) {
+                    words.push(c);
+                }
+            }
+            _ => return None,
+        }
+    }
+    letters.then(|| words.trim_end().to_owned())
+}
+
+/// Whether a text says something in words rather than in symbols: `east`, `Evelyn`, `MAKE`, `1:03 PM`, but neither `xy`
+/// nor `sin x`.
+pub(super) fn speaks(text: &str) -> bool {
+    let Some(plain) = plain(text) else { return false };
+    let wrapped = WRAPPERS.iter().any(|wrapper| text.contains(wrapper)) || unwrapped(text).len() < text.trim().len();
+    let mut words = plain.split(|c: char| !c.is_alphabetic()).filter(|word| word.chars().count() >= 2).peekable();
+    if words.peek().is_none() {
+        return false;
+    }
+    let mut mathematical = words.clone();
+    if mathematical.all(is_math) {
+        return false;
+    }
+    // What starts with a digit and goes on in words is a number with its unit, but for times and dates.
+    if plain.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == ',') {
+        return plain.contains(':') || matches!(words.last(), Some("am" | "pm"));
+    }
+    let capitals = text.chars().filter(char::is_ascii_uppercase).count() >= 2;
+    words.any(|word| {
+        word.chars().count() >= 4
+            || matches!(word, "odd" | "yes" | "no" | "all" | "one" | "two" | "six" | "ten" | "red")
+    }) || (capitals && !plain.contains(','))
+        || (wrapped && text.contains(r"\text") && !plain.contains(',') && plain.chars().count() >= 3)
+}
+
+fn is_math(word: &str) -> bool {
+    super::ast::Function::named(word).is_some()
+        || matches!(word, "pi" | "sqrt" | "inf" | "infinity" | "oo" | "and" | "or" | "frac")
+        || starts_with_function(word)
+}
+
+/// `sinx`
+pub(super) fn starts_with_function(word: &str) -> bool {
+    ["sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "pi"]
+        .iter()
+        .any(|name| word.strip_prefix(name).is_some_and(|rest| rest.len() <= 1))
+}
+
+/// The one name of a unit that is written in several ways, and `None` for words that say only what is counted.
+pub(super) fn unit(word: &str) -> Option<&'static str> {
+    let word = word.trim().trim_end_matches('.').to_lowercase().replace('.', "");
+    let known: &[(&str, &[&str])] = &[
+        ("cm", &["cm", "centimeter", "centimeters", "centimetre", "centimetres"]),
+        ("mm", &["mm", "millimeter", "millimeters"]),
+        ("km", &["km", "kilometer", "kilometers", "kilometre", "kilometres"]),
+        ("m", &["m", "meter", "meters", "metre", "metres"]),
+        ("in", &["in", "inch", "inches"]),
+        ("ft", &["ft", "foot", "feet"]),
+        ("yd", &["yd", "yard", "yards"]),
+        ("mi", &["mi", "mile", "miles"]),
+        ("mph", &["mph", "miles per hour"]),
+        ("s", &["s", "sec", "second", "seconds"]),
+        ("min", &["min", "minute", "minutes"]),
+        ("h", &["h", "hr", "hrs", "hour", "hours"]),
+        ("day", &["day", "days"]),
+        ("week", &["week", "weeks"]),
+        ("year", &["year", "years"]),
+        ("g", &["g", "gm", "gram", "grams"]),
+        ("kg", &["kg", "kilogram", "kilograms"]),
+        ("lb", &["lb", "lbs", "pound", "pounds"]),
+        ("oz", &["oz", "ounce", "ounces"]),
+        ("dollar", &["dollar", "dollars", "usd"]),
+        ("cent", &["cent", "cents"]),
+        ("am", &["am"]),
+        ("pm", &["pm"]),
+        ("liter", &["liter", "liters", "litre", "litres"]),
+    ];
+    known.iter().find(|(_, spellings)| spellings.contains(&word.as_str())).map(|(name, _)| *name)
+}
+
+/// Whether a bare word behind a number is what is counted, not a product of letters.
+pub(super) fn counted(word: &str) -> bool {
+    (word.len() >= 2 && unit(word).is_some())
+        || matches!(word, "degree" | "degrees" | "deg" | "percent" | "square" | "cubic" | "sq" | "cu")
+        || (word.len() >= 4 && word.chars().all(|c| c.is_ascii_lowercase()) && !is_math(word))
+}

@@ -1,0 +1,336 @@
+//! `lcb`: LiveCodeBench, one program or function in one turn.
+//!
+//! Each test runs in a process of its own that knows its input and not what is expected. Whether it passed is decided
+//! here. `compat = "skyrl"` takes the answer from the response as skyrl-gym does and compares nested tuples as it does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use espalier_inference::Message;
+use espalier_process::session::Line;
+use espalier_process::{Job, ProcessLimits, ProcessSandbox, Session, Status};
+use espalier_sandbox::{Value as Data, literal};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::cases::{Case, Cases, Expected};
+use super::{answer, decimal, equality, grader};
+use crate::Compat;
+use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
+use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
+use crate::row::EnvRow;
+
+const ID: &str = "lcb";
+const STAGE: &str = include_str!("stage.py");
+
+/// Longest answer of the stage, in bytes: what a test wrote is bounded there.
+const LINE: usize = 64 << 20;
+
+/// The parameters of `lcb`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Params {
+    /// The reward is the share of tests that pass, and all tests are run.
+    pub partial: bool,
+    /// Seconds of one test.
+    pub test_seconds: f64,
+    /// Memory in megabytes.
+    pub memory_mb: u64,
+    /// Whether programs see installed packages.
+    pub site_packages: bool,
+    /// Grade as another framework does.
+    pub compat: Option<Compat>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self { partial: false, test_seconds: 6.0, memory_mb: 1024, site_packages: true, compat: None }
+    }
+}
+
+/// The kind of environment that plays LiveCodeBench.
+#[derive(Clone, Copy, Debug)]
+pub struct Lcb;
+
+impl EnvKind for Lcb {
+    type Params = Params;
+
+    fn spec(&self) -> EnvSpec {
+        EnvSpec {
+            id: ID.to_owned(),
+            summary: "Programs and functions in one turn, graded by tests of inputs and outputs.".to_owned(),
+            params: vec![
+                ParamSpec {
+                    name: "partial",
+                    kind: "true or false",
+                    default: "false",
+                    doc: "the reward is the share of tests that pass, and no failure ends the tests",
+                },
+                ParamSpec { name: "test_seconds", kind: "seconds", default: "6", doc: "time of one test" },
+                ParamSpec { name: "memory_mb", kind: "number", default: "1024", doc: "memory, in megabytes" },
+                ParamSpec {
+                    name: "site_packages",
+                    kind: "true or false",
+                    default: "true",
+                    doc: "whether programs see installed packages",
+                },
+                ParamSpec {
+                    name: "compat",
+                    kind: "\"skyrl\"",
+                    default: "none",
+                    doc: "find the code and compare tuples as skyrl-gym does",
+                },
+            ],
+            columns: vec![
+                ColumnSpec { name: "prompt", required: true, doc: "the problem" },
+                ColumnSpec {
+                    name: "reward_spec.ground_truth",
+                    required: true,
+                    doc: "the tests, a list or its JSON text: `input`, `output`, `testtype`, `metadata.func_name`",
+                },
+            ],
+        }
+    }
+
+    fn check(&self, params: &Params) -> Result<(), EnvError> {
+        super::seconds(ID, "test_seconds", params.test_seconds)?;
+        super::memory(ID, params.memory_mb).map(drop)
+    }
+
+    fn make(&self, params: &Arc<Params>, row: &EnvRow) -> Result<Box<dyn Env>, EnvError> {
+        let cases = Cases::of(ID, row)?;
+        Ok(Box::new(Episode { params: Arc::clone(params), cases, metrics: Metrics::new() }))
+    }
+}
+
+/// How one test ended, with the numbers of LiveCodeBench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It passed.
+    Passed,
+    /// The time of all tests together was over: -1.
+    AllTime,
+    /// The answer is wrong: -2.
+    Wrong,
+    /// It took too long: -3.
+    Time,
+    /// It raised, or ended otherwise: -4.
+    Error,
+}
+
+impl Verdict {
+    fn code(self) -> Value {
+        match self {
+            Self::Passed => json!(true),
+            Self::AllTime => json!(-1),
+            Self::Wrong => json!(-2),
+            Self::Time => json!(-3),
+            Self::Error => json!(-4),
+        }
+    }
+}
+
+struct Episode {
+    params: Arc<Params>,
+    cases: Cases,
+    metrics: Metrics,
+}
+
+#[async_trait]
+impl Env for Episode {
+    async fn init(&mut self, prompt: Vec<Message>, _context: EnvContext) -> Result<Vec<Message>, EnvError> {
+        self.metrics.clear();
+        Ok(prompt)
+    }
+
+    async fn step(&mut self, action: Action) -> Result<Step, EnvError> {
+        let code = match self.params.compat {
+            Some(Compat::Skyrl) => answer::last_block_original(&action.text),
+            None => answer::last_block(&action.text),
+        };
+        let mut step = Step { terminated: true, ..Step::default() };
+        let Some(code) = code else {
+            step.metadata.insert("parsed_code".to_owned(), Value::Null);
+            self.record(0.0, 0, false);
+            return Ok(step);
+        };
+        let sandbox = super::sandbox(ID, self.params.site_packages).await?;
+        let (verdicts, reason) = self.grade(&sandbox, &code).await?;
+        let passed = verdicts.iter().filter(|verdict| **verdict == Verdict::Passed).count();
+        let total = self.cases.cases.len();
+        step.reward =
+            if self.params.partial { passed as f64 / total as f64 } else { f64::from(u8::from(passed == total)) };
+        step.metadata.insert("parsed_code".to_owned(), json!(code));
+        step.metadata.insert("results".to_owned(), verdicts.iter().map(|verdict| verdict.code()).collect());
+        if let Some((test, reason)) = reason {
+            step.metadata.insert("failed_test".to_owned(), json!(test));
+            step.metadata.insert("reason".to_owned(), json!(reason));
+        }
+        self.record(step.reward, passed, true);
+        Ok(step)
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+}
+
+impl Episode {
+    fn record(&mut self, reward: f64, passed: usize, answered: bool) {
+        self.metrics.insert("answered".to_owned(), json!(answered));
+        self.metrics.insert("correct".to_owned(), json!(passed == self.cases.cases.len()));
+        self.metrics.insert("tests_passed".to_owned(), json!(passed));
+        self.metrics.insert("reward".to_owned(), json!(reward));
+    }
+
+    /// One verdict per test that ran, and the first failure: its number and what happened.
+    async fn grade(
+        &self,
+        sandbox: &ProcessSandbox,
+        code: &str,
+    ) -> Result<(Vec<Verdict>, Option<(usize, String)>), EnvError> {
+        let test_time = super::seconds(ID, "test_seconds", self.params.test_seconds)?;
+        let memory = super::memory(ID, self.params.memory_mb)?;
+        // As the original bounds all tests together.
+        let all_time = (test_time + Duration::from_secs(1)) * self.cases.cases.len() as u32 + Duration::from_secs(5);
+        let limits = super::limits(all_time, test_time * 2, memory);
+        let mut verdicts = Vec::new();
+        let mut failure = None;
+        let mut stage: Option<Session> = None;
+        for (index, case) in self.cases.cases.iter().enumerate() {
+            let mut session = match stage.take() {
+                Some(session) => session,
+                None => self.open(sandbox, code, &limits).await?,
+            };
+            let (verdict, reason) = match self.ask(&mut session, case, test_time).await {
+                Answer::Said(said) => {
+                    let judged = self.judge(case, &said);
+                    stage = Some(session);
+                    judged
+                }
+                Answer::Late => {
+                    session.kill();
+                    session.finish().await.map_err(|error| grader(ID, &error))?;
+                    (Verdict::Time, format!("took longer than {} s", self.params.test_seconds))
+                }
+                Answer::Gone => gone(session).await?,
+            };
+            verdicts.push(verdict);
+            if verdict != Verdict::Passed {
+                failure.get_or_insert((index, reason));
+                if !self.params.partial {
+                    break;
+                }
+            }
+        }
+        if let Some(mut session) = stage {
+            session.kill();
+            session.finish().await.map_err(|error| grader(ID, &error))?;
+        }
+        Ok((verdicts, failure))
+    }
+
+    async fn open(&self, sandbox: &ProcessSandbox, code: &str, limits: &ProcessLimits) -> Result<Session, EnvError> {
+        let job = Job::python(STAGE).with_limits(limits.clone());
+        let mut session = sandbox.session(job).await.map_err(|error| grader(ID, &error))?;
+        let kind = if self.cases.function.is_some() { "functional" } else { "program" };
+        let mut first = json!({"kind": kind, "name": self.cases.function, "code": code}).to_string();
+        first.push('\n');
+        // A stage that does not take it is found to be gone when it is asked.
+        session.send(first.as_bytes()).await;
+        Ok(session)
+    }
+
+    async fn ask(&self, session: &mut Session, case: &Case, time: Duration) -> Answer {
+        let mut line = Value::from(case.input.as_str()).to_string();
+        line.push('\n');
+        let asked = async {
+            if !session.send(line.as_bytes()).await {
+                return Answer::Gone;
+            }
+            match session.line(LINE).await {
+                Line::Whole(line) => serde_json::from_slice(&line).map_or(Answer::Gone, Answer::Said),
+                Line::TooLong | Line::Closed => Answer::Gone,
+            }
+        };
+        timeout(time, asked).await.unwrap_or(Answer::Late)
+    }
+
+    fn judge(&self, case: &Case, said: &Said) -> (Verdict, String) {
+        if said.cut {
+            return (Verdict::Wrong, "wrote more than can be compared".to_owned());
+        }
+        match (said.tag.as_str(), &case.expected) {
+            ("V", Expected::Value(expected)) => {
+                let Ok(value) = literal::parse(&said.text) else {
+                    return (Verdict::Wrong, "returned what is no data".to_owned());
+                };
+                let value = match (self.params.compat, value) {
+                    (Some(Compat::Skyrl), Data::Tuple(items)) => Data::List(items),
+                    (_, value) => value,
+                };
+                if equality::equal(&value, expected, self.params.compat.is_none()) {
+                    (Verdict::Passed, String::new())
+                } else {
+                    (Verdict::Wrong, format!("returned {}", shortened(&said.text)))
+                }
+            }
+            ("E" | "C", _) => (Verdict::Error, shortened(&said.text)),
+            // A program that ends itself has said what it had to say.
+            (_, Expected::Output(expected)) if exited(said.status) => {
+                if decimal::same_output(&said.shown, expected) {
+                    (Verdict::Passed, String::new())
+                } else {
+                    (Verdict::Wrong, format!("wrote {}", shortened(&said.shown)))
+                }
+            }
+            _ => (Verdict::Error, format!("ended before it had answered (wait status {})", said.status)),
+        }
+    }
+}
+
+/// Whether a wait status is that of a process that ended itself.
+fn exited(status: i64) -> bool {
+    status & 0x7f == 0
+}
+
+/// What the stage says of one test.
+#[derive(Deserialize)]
+struct Said {
+    tag: String,
+    text: String,
+    shown: String,
+    status: i64,
+    cut: bool,
+}
+
+enum Answer {
+    Said(Said),
+    Late,
+    Gone,
+}
+
+/// What a stage that is gone says about the test: the candidate ended it, or its limits did.
+async fn gone(session: Session) -> Result<(Verdict, String), EnvError> {
+    let outcome = session.finish().await.map_err(|error| grader(ID, &error))?;
+    Ok(match outcome.status {
+        Status::TimedOut => (Verdict::AllTime, "the time of all tests was over".to_owned()),
+        Status::CpuExceeded => (Verdict::Time, "used its CPU time up".to_owned()),
+        Status::MemoryExceeded => (Verdict::Error, "used its memory up".to_owned()),
+        status => {
+            let said = outcome.stderr.text();
+            let last = shortened(said.trim_end().lines().last().unwrap_or_default());
+            (Verdict::Error, format!("ended what runs the tests: {status:?} {last}"))
+        }
+    })
+}
+
+fn shortened(text: &str) -> String {
+    const MOST: usize = 200;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,1 +1,0 @@
-//! `llm_judge`: a model grades the answer.

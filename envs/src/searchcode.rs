@@ -1,1 +1,0 @@
-//! `searchcode`: search and Python as tools.

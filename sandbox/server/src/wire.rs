@@ -1,0 +1,370 @@
+//! What requests hold and answers look like. The names and shapes are those of `espalier repl --json`
+//! (`docs/repl-json.md`); what differs comes of HTTP: a REPL's name stands in the path.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use espalier_sandbox::{
+    Context, Execution, HostCall, HostCalls, Limits, Outcome, Policy, ReplOptions, Tool, Value, VariableInfo,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value as Json, json};
+
+use crate::error::ApiError;
+use crate::value;
+
+/// Functions of the scaffold that the client may serve.
+pub const FUNCTIONS: [&str; 4] = ["llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"];
+
+/// Bytes of the list of variables in an answer; what comes after is counted only.
+const VARIABLES: usize = 1 << 20;
+
+/// An object of an answer.
+pub type Answer = Map<String, Json>;
+
+/// `POST /v1/repls`, and what a restored REPL needs beside its snapshot.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Create {
+    policy: Policy,
+    limits: Map<String, Json>,
+    seed: u64,
+    deterministic: bool,
+    echo: bool,
+    #[serde(deserialize_with = "present")]
+    context: Option<Box<RawValue>>,
+    contexts: Vec<Box<RawValue>>,
+    functions: Vec<String>,
+    tools: Vec<ToolSpec>,
+}
+
+/// A function of the client's, or one written in Python.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToolSpec {
+    name: String,
+    #[serde(default)]
+    description: String,
+    source: Option<String>,
+}
+
+/// `POST /v1/repls/restore`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Restore {
+    /// The snapshot, base64.
+    pub snapshot: String,
+    #[serde(default)]
+    limits: Map<String, Json>,
+    #[serde(default, deserialize_with = "present")]
+    context: Option<Box<RawValue>>,
+    #[serde(default)]
+    contexts: Vec<Box<RawValue>>,
+}
+
+/// `POST /v1/repls/{repl}/execute`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Execute {
+    /// The block.
+    pub code: String,
+    timeout_s: Option<f64>,
+    wait_s: Option<f64>,
+    /// Echoed in every answer about this block.
+    pub id: Option<Json>,
+}
+
+/// `POST /v1/repls/{repl}/wait`
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Wait {
+    wait_s: Option<f64>,
+}
+
+/// `POST /v1/repls/{repl}/return`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Return {
+    /// The call's block, where the client says which call it answers.
+    pub block: Option<u64>,
+    /// The call's number in its block.
+    pub index: Option<u32>,
+    wait_s: Option<f64>,
+    #[serde(rename = "return", default, deserialize_with = "present")]
+    returned: Option<Box<RawValue>>,
+    raise: Option<Raise>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raise {
+    #[serde(rename = "type", default = "runtime_error")]
+    kind: String,
+    message: String,
+}
+
+/// `POST /v1/repls/{repl}/fork`
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fork {
+    /// Other randomness than the parent's.
+    pub seed: Option<u64>,
+}
+
+/// `POST /v1/repls/{repl}/bind`
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bind {
+    name: Option<String>,
+    #[serde(deserialize_with = "present")]
+    value: Option<Box<RawValue>>,
+    #[serde(deserialize_with = "present")]
+    context: Option<Box<RawValue>>,
+}
+
+/// What is bound.
+pub enum Bound {
+    /// A variable.
+    Variable(String, Value),
+    /// The next context.
+    Context(Context),
+}
+
+/// `POST /v1/repls/{repl}/get`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Get {
+    /// The variable.
+    pub name: String,
+}
+
+fn runtime_error() -> String {
+    "RuntimeError".to_owned()
+}
+
+/// Tells a `null` that is there from a key that is not.
+fn present<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(input).map(Some)
+}
+
+/// Reads a body. An empty one is `{}`.
+pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
+    // Structs would be read from arrays too.
+    let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
+    if first != Some(&b'{') {
+        return Err(ApiError::request("expected a JSON object as the body"));
+    }
+    serde_json::from_slice(body).map_err(|error| ApiError::request(format!("the body is not as expected: {error}")))
+}
+
+fn context(json: &RawValue, what: &str) -> Result<Context, ApiError> {
+    value::parse(json).map(Context::new).map_err(|reason| ApiError::request(format!("`{what}`: {reason}")))
+}
+
+fn contexts(one: Option<&RawValue>, many: &[Box<RawValue>]) -> Result<Vec<Context>, ApiError> {
+    match (one, many) {
+        (Some(_), [_, ..]) => Err(ApiError::request("`context` and `contexts` exclude each other")),
+        (Some(one), []) => Ok(vec![context(one, "context")?]),
+        (None, many) => many.iter().enumerate().map(|(i, json)| context(json, &format!("contexts[{i}]"))).collect(),
+    }
+}
+
+/// What is asked for over what the server gives; the stricter of both holds.
+fn limits(asked: Map<String, Json>, given: &Limits) -> Result<Limits, ApiError> {
+    let wrong = |reason: String| ApiError::request(format!("`limits`: {reason}"));
+    let Ok(Json::Object(mut merged)) = serde_json::to_value(given) else {
+        return Err(ApiError::internal("the server's limits cannot be written"));
+    };
+    merged.extend(asked);
+    let limits: Limits = serde_json::from_value(Json::Object(merged)).map_err(|error| wrong(error.to_string()))?;
+    let nothing = [
+        ("block", limits.block.is_zero()),
+        ("waiting", limits.waiting.is_zero()),
+        ("memory_bytes", limits.memory_bytes == 0),
+        ("allocation_bytes", limits.allocation_bytes == 0),
+        ("value_bytes", limits.value_bytes == 0),
+        ("recursion", limits.recursion == 0),
+    ];
+    match nothing.iter().find(|(_, nothing)| *nothing) {
+        Some((name, _)) => Err(wrong(format!("`{name}` must be above 0"))),
+        None => Ok(limits.stricter(given)),
+    }
+}
+
+impl Create {
+    /// How the REPL is set up, by a server that gives `given` at most.
+    pub fn options(self, given: &Limits, host: Arc<dyn HostCalls>) -> Result<ReplOptions, ApiError> {
+        for (index, name) in self.functions.iter().enumerate() {
+            if !FUNCTIONS.contains(&name.as_str()) {
+                let known = FUNCTIONS.join(", ");
+                let message =
+                    format!("`functions[{index}]`: expected one of {known}, got `{name}`; others are `tools`");
+                return Err(ApiError::request(message));
+            }
+        }
+        let tools = self.tools.into_iter().map(|ToolSpec { name, description, source }| match source {
+            None => Tool::Host { name, description },
+            Some(source) => Tool::Python { name, description, source },
+        });
+        Ok(ReplOptions {
+            policy: self.policy,
+            limits: limits(self.limits, given)?,
+            seed: self.seed,
+            deterministic: self.deterministic,
+            echo: self.echo,
+            contexts: contexts(self.context.as_deref(), &self.contexts)?,
+            functions: self.functions,
+            tools: tools.collect(),
+            host,
+            calls_spent: 0,
+        })
+    }
+}
+
+impl Restore {
+    /// Nothing beside the snapshot.
+    pub(crate) fn plain() -> Self {
+        Self::default()
+    }
+
+    /// What the snapshot does not carry.
+    pub fn options(&self, given: &Limits, host: Arc<dyn HostCalls>) -> Result<ReplOptions, ApiError> {
+        Ok(ReplOptions {
+            limits: limits(self.limits.clone(), given)?,
+            contexts: contexts(self.context.as_deref(), &self.contexts)?,
+            host,
+            ..ReplOptions::default()
+        })
+    }
+}
+
+fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ApiError> {
+    let wrong = |seconds| ApiError::request(format!("`{name}` must be a positive number of seconds, got {seconds}"));
+    given.map(|seconds| Duration::try_from_secs_f64(seconds).map_err(|_| wrong(seconds))).transpose()
+}
+
+impl Execute {
+    /// Execution time of this block.
+    pub fn timeout(&self) -> Result<Option<Duration>, ApiError> {
+        match seconds("timeout_s", self.timeout_s)? {
+            Some(Duration::ZERO) => Err(ApiError::request("`timeout_s` must be above 0")),
+            given => Ok(given),
+        }
+    }
+
+    /// How long the request waits.
+    pub fn wait(&self) -> Result<Option<Duration>, ApiError> {
+        seconds("wait_s", self.wait_s)
+    }
+}
+
+impl Wait {
+    /// How long the request waits.
+    pub fn wait(&self) -> Result<Option<Duration>, ApiError> {
+        seconds("wait_s", self.wait_s)
+    }
+}
+
+impl Return {
+    /// How long the request waits for what comes next.
+    pub fn wait(&self) -> Result<Option<Duration>, ApiError> {
+        seconds("wait_s", self.wait_s)
+    }
+
+    /// The answer: a value, or an exception's type and message.
+    pub fn result(&self) -> Result<Result<Value, (String, String)>, ApiError> {
+        match (&self.returned, &self.raise) {
+            (Some(json), None) => {
+                value::parse(json).map(Ok).map_err(|reason| ApiError::request(format!("`return`: {reason}")))
+            }
+            (None, Some(raise)) => Ok(Err((raise.kind.clone(), raise.message.clone()))),
+            _ => Err(ApiError::request("expected exactly one of `return` and `raise`")),
+        }
+    }
+}
+
+impl Bind {
+    /// What is bound.
+    pub fn bound(self) -> Result<Bound, ApiError> {
+        match (self.name, self.value, self.context) {
+            (Some(name), Some(json), None) => match value::parse(&json) {
+                Ok(value) => Ok(Bound::Variable(name, value)),
+                Err(reason) => Err(ApiError::request(format!("`value`: {reason}"))),
+            },
+            (None, None, Some(json)) => context(&json, "context").map(Bound::Context),
+            _ => Err(ApiError::request("expected either `name` and `value`, or `context`")),
+        }
+    }
+}
+
+/// What a block did.
+pub fn executed(execution: &Execution) -> Answer {
+    let mut answer = Answer::new();
+    let mut put = |key: &str, value: Json| answer.insert(key.to_owned(), value);
+    put("outcome", execution.outcome.name().into());
+    put("stdout", execution.stdout.text.clone().into());
+    put("stderr", execution.stderr.text.clone().into());
+    match &execution.final_answer {
+        None => {
+            put("final_answer", Json::Null);
+        }
+        Some(answer) => {
+            put("final_answer", answer.text.clone().into());
+            put("final_value", value::to_json(&answer.value));
+            put("final_type", answer.value.type_name().into());
+        }
+    }
+    put("cpu_s", execution.cpu.as_secs_f64().into());
+    put("wait_s", execution.waiting.as_secs_f64().into());
+    put("calls", execution.calls.into());
+    put("stdout_bytes", execution.stdout.bytes.into());
+    put("stderr_bytes", execution.stderr.bytes.into());
+    put("rolled_back", execution.rolled_back.into());
+    match &execution.outcome {
+        Outcome::Raised { type_name, message } => {
+            put("error", json!({"type": type_name, "message": message}));
+        }
+        Outcome::Killed { reason } | Outcome::HostError { reason } => {
+            put("error", json!({"type": null, "message": reason}));
+        }
+        Outcome::Completed | Outcome::TimedOut | Outcome::MemoryExceeded => {}
+    }
+    answer.extend(variables(&execution.variables));
+    answer
+}
+
+/// Variables as `{name: type}`; `variables_left_out` counts those that a list of bounded length has no room for.
+pub fn variables(variables: &[VariableInfo]) -> Answer {
+    let mut listed = Map::new();
+    let mut bytes = 0;
+    for info in variables {
+        bytes += info.name.len() + info.type_name.len() + 8;
+        if bytes > VARIABLES {
+            break;
+        }
+        listed.insert(info.name.clone(), info.type_name.clone().into());
+    }
+    let left_out = variables.len() - listed.len();
+    let mut answer = Answer::from_iter([("variables".to_owned(), Json::Object(listed))]);
+    if left_out > 0 {
+        answer.insert("variables_left_out".to_owned(), left_out.into());
+    }
+    answer
+}
+
+/// A call that the client is to answer.
+pub fn call(repl: &str, block: u64, index: u32, call: &HostCall) -> Answer {
+    let kwargs: Answer = call.kwargs.iter().map(|(key, given)| (key.clone(), value::to_json(given))).collect();
+    let call = json!({
+        "repl": repl,
+        "block": block,
+        "index": index,
+        "function": call.function,
+        "args": call.args.iter().map(value::to_json).collect::<Vec<_>>(),
+        "kwargs": kwargs,
+    });
+    Answer::from_iter([("call".to_owned(), call)])
+}
