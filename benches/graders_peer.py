@@ -5,8 +5,8 @@ needs: math-verify and skyrl-gym==0.4.0 (PyPI) in the Python that runs it; math_
 `cargo build -p espalier-graders --example math_pairs`.
 
 Mathematics: every sixteenth pair of benches/math_agreement.py, both sides read and compared each time. GSM8K: the worked
-answers of the data as responses, the truths at hand as each side keeps them. The least of the rounds counts on both sides, since whatever else
-runs only adds; start-up and reading of the data are not counted. Prints one line per figure.
+answers of the data as responses, the truths at hand as each side keeps them. The least of the rounds counts on both
+sides, since whatever else runs only adds; start-up and reading of the data are not counted. Prints one line per figure.
 """
 
 import json

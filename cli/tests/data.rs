@@ -160,7 +160,7 @@ fn validate_says_what_takes_the_rows() {
     let folder = folder();
     let shown = succeeds(folder.path(), &["data", "validate", "test.jsonl", "--format", "gsm8k"]);
     assert_eq!(shown, "2 rows, nothing wrong; `gsm8k` takes 2 rows\n");
-    let shown = succeeds(folder.path(), &["data", "validate", "stories", "--param", "rows=3"]);
+    let shown = succeeds(folder.path(), &["data", "validate", "stories", "--param", "rows=3", "--env", "gsm8k"]);
     assert_eq!(shown, "3 rows, nothing wrong; `gsm8k` takes 3 rows\n");
     let (_, said) = fails(folder.path(), 2, &["data", "validate", "stories", "--env", "gsm9k"]);
     assert!(said.contains("no environment `gsm9k`"), "{said}");

@@ -96,7 +96,7 @@ fn wrong_arguments_and_configuration_end_with_2() {
         (&["eval", "--suite", "suite.toml", "task.0.data.params.x=1"], "`params.x`"),
         (&["data", "show", "stories", "--param", "x=1"], "`params.x`"),
         (&["data", "show", "stories", "--format", "gsm8"], "gsm8k"),
-        (&["data", "env", "rml"], "no environment `rml`; there is `gsm8k`, `long`, `rlm`"),
+        (&["data", "env", "rml"], "no environment `rml`; did you mean `rlm`?"),
         (
             &["rollout", "--model", "x", "--sampling", "temp=1", "hi"],
             "`temp` is no parameter; did you mean `temperature`?",

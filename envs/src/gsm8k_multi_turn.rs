@@ -26,6 +26,13 @@ const FORMAT_REWARD: f64 = 0.2;
 /// Turns where neither the parameters nor the row say how many.
 const TURNS: u32 = 5;
 
+/// What skyrl-gym says while there are tries left, letter by letter: policies were trained on it.
+const SKYRL_AGAIN: &str = "Please provide your step-by-step reasoning, and also include a tentative numeric answer at the \
+                           end in the exact format: '#### ANSWER'.";
+
+/// What skyrl-gym says before the last try.
+const SKYRL_LAST: &str = "Now provide only the final numeric answer in the exact format: '#### ANSWER'.";
+
 const AGAIN: &str = "That is not settled yet. Go on reasoning step by step, and end with the answer you have so far in \
                      this format: #### 7";
 const LAST: &str = "This is your last turn. Give nothing but the final number, in this format: #### 7";
@@ -145,7 +152,12 @@ impl Env for Episode {
             (false, false) => 0.0,
         };
         if !correct && !last {
-            let message = if self.max_turns - self.turns > 1 { AGAIN } else { LAST };
+            let message = match (self.compat, self.max_turns - self.turns > 1) {
+                (None, true) => AGAIN,
+                (None, false) => LAST,
+                (Some(Compat::Skyrl), true) => SKYRL_AGAIN,
+                (Some(Compat::Skyrl), false) => SKYRL_LAST,
+            };
             step.observations.push(Message::user(message));
         }
         Ok(step)

@@ -45,7 +45,10 @@ pub fn hint<'a>(given: &str, valid: impl Iterator<Item = &'a str>) -> String {
 pub fn nearest<'a>(given: &str, valid: &[&'a str]) -> Option<&'a str> {
     valid
         .iter()
-        .map(|name| (strsim::jaro_winkler(given, name), *name))
+        // Of short names, two letters in the wrong order are already much.
+        .map(|name| {
+            (if strsim::osa_distance(given, name) == 1 { 1.0 } else { strsim::jaro_winkler(given, name) }, *name)
+        })
         .filter(|(likeness, _)| *likeness >= 0.8)
         .max_by(|left, right| left.0.total_cmp(&right.0))
         .map(|(_, name)| name)

@@ -181,12 +181,23 @@ impl Registry {
     /// A registry of every environment in this crate.
     pub fn standard() -> Self {
         let mut registry = Self::new();
-        let kinds: Vec<Arc<dyn AnyKind>> =
-            vec![Arc::new(crate::code::lcb::Lcb), Arc::new(crate::code::program::Code), Arc::new(crate::gsm8k::Gsm8k), Arc::new(crate::math::Math), Arc::new(crate::aime::Aime), Arc::new(crate::gsm8k_multi_turn::Gsm8kMultiTurn), Arc::new(crate::long::Long::default()), Arc::new(crate::rlm::Rlm::default()),
-            Arc::new(crate::llm_judge::LlmJudge), Arc::new(crate::evidence::EvidenceRlm::single()),
-            Arc::new(crate::evidence::EvidenceRlm::multi()), Arc::new(crate::tool_use::ToolUse),
-            Arc::new(crate::search::Search), Arc::new(crate::searchcode::SearchCode),
-            Arc::new(crate::text2sql::Text2Sql::new())];
+        let kinds: Vec<Arc<dyn AnyKind>> = vec![
+            Arc::new(crate::aime::Aime),
+            Arc::new(crate::code::lcb::Lcb),
+            Arc::new(crate::code::program::Code),
+            Arc::new(crate::evidence::EvidenceRlm::multi()),
+            Arc::new(crate::evidence::EvidenceRlm::single()),
+            Arc::new(crate::gsm8k::Gsm8k),
+            Arc::new(crate::gsm8k_multi_turn::Gsm8kMultiTurn),
+            Arc::new(crate::llm_judge::LlmJudge),
+            Arc::new(crate::long::Long::default()),
+            Arc::new(crate::math::Math),
+            Arc::new(crate::rlm::Rlm::default()),
+            Arc::new(crate::search::Search),
+            Arc::new(crate::searchcode::SearchCode),
+            Arc::new(crate::text2sql::Text2Sql::new()),
+            Arc::new(crate::tool_use::ToolUse),
+        ];
         let long = crate::long::kinds().map(|kind| Arc::new(kind) as Arc<dyn AnyKind>);
         let reasoning = crate::reasoning::kinds().map(|kind| Arc::new(kind) as Arc<dyn AnyKind>);
         for kind in kinds.into_iter().chain(long).chain(reasoning) {

@@ -1,4 +1,5 @@
 //! `math` and `gsm8k_multi_turn` through the public interface, and the published data through the graders.
+#![allow(clippy::print_stderr, reason = "what was skipped")]
 
 #[allow(dead_code, reason = "every test file uses a part")]
 mod support;

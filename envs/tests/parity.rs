@@ -63,7 +63,7 @@ async fn play(prepared: &Prepared, episode: &Recorded) -> Vec<Turn> {
     let context = EnvContext {
         services: Arc::new(NoServices),
         seed: 0,
-        deadline: Instant::now() + Duration::from_secs(600),
+        deadline: Instant::now() + Duration::from_mins(10),
         cancel: CancellationToken::new(),
         max_turns: episode.max_turns,
         depth: 0,

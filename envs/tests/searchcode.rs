@@ -1,4 +1,5 @@
 //! `searchcode`: a search engine and Python as tools, by default and as skyrl-gym has it.
+#![allow(clippy::print_stderr, reason = "what was skipped")]
 
 #[allow(dead_code, reason = "every test file uses a part")]
 mod retrieval_server;
@@ -37,7 +38,7 @@ fn has_walls() -> bool {
     match ProcessSandbox::new(ProcessConfig::default()) {
         Ok(_) => true,
         Err(error) => {
-            println!("skipped: this machine has no process sandbox ({error})");
+            eprintln!("skipped: this machine has no process sandbox ({error})");
             false
         }
     }

@@ -396,7 +396,7 @@ async fn recorded_episodes_are_as_in_skyrl_gym() {
     let mut actions = 0;
     for (number, line) in include_str!("../../tests/parity/text2sql.jsonl").lines().enumerate() {
         let episode: Value = serde_json::from_str(line).unwrap();
-        let mut columns = episode["row"].as_object().cloned().unwrap();
+        let columns = episode["row"].as_object().cloned().unwrap();
         let turns = u32::try_from(columns["max_turns"].as_u64().unwrap()).unwrap();
         let row =
             EnvRow::from_row(DataRow { id: number.to_string(), env: None, prompt: Prompt::Text("?".into()), columns });

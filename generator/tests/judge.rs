@@ -13,7 +13,9 @@ use espalier_generator::output::{OutputOptions, RunWriter, read_trees};
 use espalier_generator::source::RowSource;
 use espalier_generator::suite::{Mode, StandardEngines, SuiteConfig, SuiteOptions, run_suite};
 use espalier_generator::trajectory::CallKind;
-use espalier_generator::{Player, Players, RolloutStop, TrajectoryId, Tree, TreeLimits, TreeOptions, TreeTask, play_tree};
+use espalier_generator::{
+    Player, Players, RolloutStop, TrajectoryId, Tree, TreeLimits, TreeOptions, TreeTask, play_tree,
+};
 use espalier_inference::{Message, ScriptedEngine};
 use espalier_sandbox::Value as Python;
 use serde_json::{Map, json};
@@ -60,7 +62,7 @@ async fn judge_calls_are_recorded_apart_and_cost_the_policy_nothing() {
         let mut writer = RunWriter::create(folder.path(), options).unwrap();
         writer.write(&tree).unwrap();
         writer.finish().unwrap();
-        assert_eq!(read_trees(folder.path()).unwrap().0, [tree.clone()]);
+        assert_eq!(read_trees(folder.path()).unwrap().0, std::slice::from_ref(&tree));
     }
 }
 

@@ -260,7 +260,7 @@ def main():
                     unexplained += 1
                     print("unexplained:", record["family"], record["source"], record["facts"], repr(response), peer, ours)
                 counts[record["family"], reason] = counts.get((record["family"], reason), 0) + 1
-                case = {"response": response, "peer": round(float(peer), 4), "ours": ours}
+                case = {"response": response, "peer": int(float(peer) * 10_000) / 10_000, "ours": ours}
                 cases.append(case | ({"peer_response": theirs} if theirs != response else {}) | ({"difference": reason} if reason else {}))
             line = {key: record[key] for key in ("family", "source", "facts")} | {"cases": cases}
             out.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")

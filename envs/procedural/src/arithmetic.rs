@@ -71,7 +71,7 @@ impl Parser<'_> {
         let mut value = self.product(depth)?;
         while let Some(sign) = self.take(b"+-") {
             let right = self.product(depth)?;
-            value = if sign == b'+' { value.add(right)? } else { value.sub(right)? };
+            value = if sign == b'+' { value.checked_add(right)? } else { value.checked_sub(right)? };
         }
         Some(value)
     }
@@ -80,7 +80,7 @@ impl Parser<'_> {
         let mut value = self.factor(depth)?;
         while let Some(sign) = self.take(b"*/") {
             let right = self.factor(depth)?;
-            value = if sign == b'*' { value.mul(right)? } else { value.div(right)? };
+            value = if sign == b'*' { value.checked_mul(right)? } else { value.checked_div(right)? };
         }
         Some(value)
     }

@@ -28,24 +28,24 @@ impl Rational {
     }
 
     /// The sum.
-    pub fn add(self, other: Self) -> Option<Self> {
+    pub fn checked_add(self, other: Self) -> Option<Self> {
         let left = self.numerator.checked_mul(other.denominator)?;
         let right = other.numerator.checked_mul(self.denominator)?;
         Self::new(left.checked_add(right)?, self.denominator.checked_mul(other.denominator)?)
     }
 
     /// The difference.
-    pub fn sub(self, other: Self) -> Option<Self> {
-        self.add(other.negated()?)
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.checked_add(other.negated()?)
     }
 
     /// The product.
-    pub fn mul(self, other: Self) -> Option<Self> {
+    pub fn checked_mul(self, other: Self) -> Option<Self> {
         Self::new(self.numerator.checked_mul(other.numerator)?, self.denominator.checked_mul(other.denominator)?)
     }
 
     /// The quotient; none for a divisor of 0.
-    pub fn div(self, other: Self) -> Option<Self> {
+    pub fn checked_div(self, other: Self) -> Option<Self> {
         Self::new(self.numerator.checked_mul(other.denominator)?, self.denominator.checked_mul(other.numerator)?)
     }
 
@@ -69,21 +69,24 @@ mod tests {
 
     #[test]
     fn fractions_are_exact() {
-        let third = Rational::whole(1).div(Rational::whole(3)).unwrap();
-        let sum = third.add(third).and_then(|sum| sum.add(third)).unwrap();
+        let third = Rational::whole(1).checked_div(Rational::whole(3)).unwrap();
+        let sum = third.checked_add(third).and_then(|sum| sum.checked_add(third)).unwrap();
         assert_eq!(sum.to_whole(), Some(1));
         assert_eq!(third.to_whole(), None);
-        assert_eq!(Rational::whole(6).div(Rational::whole(-4)), Rational::whole(-3).div(Rational::whole(2)));
-        assert_eq!(third.sub(third).unwrap().to_whole(), Some(0));
-        assert_eq!(third.div(Rational::whole(0)), None);
+        assert_eq!(
+            Rational::whole(6).checked_div(Rational::whole(-4)),
+            Rational::whole(-3).checked_div(Rational::whole(2))
+        );
+        assert_eq!(third.checked_sub(third).unwrap().to_whole(), Some(0));
+        assert_eq!(third.checked_div(Rational::whole(0)), None);
     }
 
     #[test]
     fn what_does_not_fit_is_no_number() {
         let large = Rational::whole(i128::MAX);
-        assert_eq!(large.add(large), None);
-        assert_eq!(large.mul(Rational::whole(2)), None);
-        assert_eq!(Rational::whole(i128::MIN).div(Rational::whole(-1)), None);
+        assert_eq!(large.checked_add(large), None);
+        assert_eq!(large.checked_mul(Rational::whole(2)), None);
+        assert_eq!(Rational::whole(i128::MIN).checked_div(Rational::whole(-1)), None);
         assert_eq!(Rational::whole(i128::MIN).negated(), None);
     }
 }

@@ -57,7 +57,7 @@ fn wrong_answers(problem: &Problem) -> Vec<String> {
             wrong.push(text.split(", ").skip(1).collect::<Vec<_>>().join(", "));
         }
         Family::Countdown => {
-            wrong.extend([format!("{text} + 1"), format!("({text}) * 1"), format!("{}", problem.facts["target"])])
+            wrong.extend([format!("{text} + 1"), format!("({text}) * 1"), format!("{}", problem.facts["target"])]);
         }
         Family::Maze => match problem.facts["ask"].as_str().unwrap() {
             "steps" => wrong.push((problem.answer.as_i64().unwrap() + 1).to_string()),

@@ -29,9 +29,8 @@ pub fn parse(text: &str) -> Option<Decimal> {
         None => (false, text.strip_prefix('+').unwrap_or(&text)),
     };
     let lower = rest.to_ascii_lowercase();
-    match lower.as_str() {
-        "inf" | "infinity" => return Some(Decimal::Infinite { negative }),
-        _ => {}
+    if matches!(lower.as_str(), "inf" | "infinity") {
+        return Some(Decimal::Infinite { negative });
     }
     if let Some(payload) = lower.strip_prefix("snan").or_else(|| lower.strip_prefix("nan")) {
         return payload.bytes().all(|byte| byte.is_ascii_digit()).then_some(Decimal::NotANumber);
@@ -71,6 +70,7 @@ pub fn same_numbers(left: &str, right: &str) -> bool {
 
 /// Whether two outputs agree as LiveCodeBench compares them: without blanks around the whole and around each line, as
 /// many lines, each the same text or the same row of numbers.
+#[expect(clippy::str_split_at_newline, reason = "`lines` takes a carriage return off and gives an empty text no line")]
 pub fn same_output(given: &str, expected: &str) -> bool {
     let lines = |text: &str| text.trim().split('\n').map(|line| line.trim().to_owned()).collect::<Vec<_>>();
     let (given, expected) = (lines(given), lines(expected));

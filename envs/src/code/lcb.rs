@@ -204,7 +204,7 @@ impl Episode {
                 Some(session) => session,
                 None => self.open(sandbox, code, &limits).await?,
             };
-            let (verdict, reason) = match self.ask(&mut session, case, test_time).await {
+            let (verdict, reason) = match ask(&mut session, case, test_time).await {
                 Answer::Said(said) => {
                     let judged = self.judge(case, &said);
                     stage = Some(session);
@@ -243,21 +243,6 @@ impl Episode {
         Ok(session)
     }
 
-    async fn ask(&self, session: &mut Session, case: &Case, time: Duration) -> Answer {
-        let mut line = Value::from(case.input.as_str()).to_string();
-        line.push('\n');
-        let asked = async {
-            if !session.send(line.as_bytes()).await {
-                return Answer::Gone;
-            }
-            match session.line(LINE).await {
-                Line::Whole(line) => serde_json::from_slice(&line).map_or(Answer::Gone, Answer::Said),
-                Line::TooLong | Line::Closed => Answer::Gone,
-            }
-        };
-        timeout(time, asked).await.unwrap_or(Answer::Late)
-    }
-
     fn judge(&self, case: &Case, said: &Said) -> (Verdict, String) {
         if said.cut {
             return (Verdict::Wrong, "wrote more than can be compared".to_owned());
@@ -289,6 +274,22 @@ impl Episode {
             _ => (Verdict::Error, format!("ended before it had answered (wait status {})", said.status)),
         }
     }
+}
+
+/// Gives a test to the stage and takes its answer.
+async fn ask(session: &mut Session, case: &Case, time: Duration) -> Answer {
+    let mut line = Value::from(case.input.as_str()).to_string();
+    line.push('\n');
+    let asked = async {
+        if !session.send(line.as_bytes()).await {
+            return Answer::Gone;
+        }
+        match session.line(LINE).await {
+            Line::Whole(line) => serde_json::from_slice(&line).map_or(Answer::Gone, Answer::Said),
+            Line::TooLong | Line::Closed => Answer::Gone,
+        }
+    };
+    timeout(time, asked).await.unwrap_or(Answer::Late)
 }
 
 /// Whether a wait status is that of a process that ended itself.

@@ -51,13 +51,13 @@ fn grader(env: &str, error: &dyn std::fmt::Display) -> EnvError {
 
 /// A number of seconds of a row's parameters as a time.
 fn seconds(env: &str, key: &str, seconds: f64) -> Result<Duration, EnvError> {
-    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero() && time.as_secs() <= 3600).ok_or_else(|| {
-        EnvError::Invalid {
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero() && time.as_secs() <= 3600).ok_or_else(
+        || EnvError::Invalid {
             env: env.to_owned(),
             key: key.to_owned(),
             reason: format!("must be a number of seconds above 0 and at most 3600, got {seconds}"),
-        }
-    })
+        },
+    )
 }
 
 fn memory(env: &str, megabytes: u64) -> Result<u64, EnvError> {

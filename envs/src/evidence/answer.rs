@@ -12,7 +12,11 @@ pub fn passages(answer: &FinalAnswer) -> Vec<String> {
         Value::Str(_) | Value::Opaque { .. } => match literal(answer.text.trim()) {
             Some(Value::Str(text)) => push(text, &mut out),
             Some(value) => collect(&value, &mut out),
-            None => paragraphs(&answer.text).for_each(|text| push(text, &mut out)),
+            None => {
+                for text in paragraphs(&answer.text) {
+                    push(text, &mut out);
+                }
+            }
         },
         value => collect(value, &mut out),
     }
@@ -22,9 +26,15 @@ pub fn passages(answer: &FinalAnswer) -> Vec<String> {
 fn collect(value: &Value, out: &mut Vec<String>) {
     match value {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => {
-            items.iter().for_each(|item| collect(item, out))
+            for item in items {
+                collect(item, out);
+            }
         }
-        Value::Dict(entries) => entries.iter().for_each(|(_, value)| collect(value, out)),
+        Value::Dict(entries) => {
+            for (_, value) in entries {
+                collect(value, out);
+            }
+        }
         Value::None => {}
         Value::Str(text) => push(text.clone(), out),
         other => push(other.display(), out),

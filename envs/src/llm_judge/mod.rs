@@ -269,15 +269,12 @@ fn fill<'a>(template: &str, mut value: impl FnMut(&str) -> Option<&'a str>) -> S
         out.push_str(&rest[..at]);
         rest = &rest[at..];
         let replaced = rest.find('}').and_then(|end| Some((end, value(&rest[1..end])?)));
-        match replaced {
-            Some((end, text)) => {
-                out.push_str(text);
-                rest = &rest[end + 1..];
-            }
-            None => {
-                out.push('{');
-                rest = &rest[1..];
-            }
+        if let Some((end, text)) = replaced {
+            out.push_str(text);
+            rest = &rest[end + 1..];
+        } else {
+            out.push('{');
+            rest = &rest[1..];
         }
     }
     out.push_str(rest);

@@ -41,7 +41,8 @@ pub struct Files {
 /// A name in its one form, or what is wrong with it.
 pub fn plain(path: &str) -> Result<String, String> {
     let wrong = |reason: &str| Err(format!("the path `{}` {reason}", path.escape_debug()));
-    if path.starts_with('/') || path.starts_with('~') {
+    let outside = |part: &str| part.starts_with('~');
+    if path.starts_with('/') || path.split('/').find(|part| !matches!(*part, "" | ".")).is_some_and(outside) {
         return wrong("must be relative to the workspace: `notes/a.txt`");
     }
     if path.contains(['\\', '\0']) || path.chars().any(char::is_control) {

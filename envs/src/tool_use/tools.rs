@@ -173,8 +173,9 @@ pub fn bind(offered: &[Tool], name: &str, given: &Map<String, Value>) -> Result<
         };
         // A final answer may be a number.
         let value = match value {
-            Value::Number(_) | Value::Bool(_) if tool.name == "finish" => Value::String(value.to_string()),
-            Value::Array(_) | Value::Object(_) if tool.name == "finish" => Value::String(value.to_string()),
+            Value::Number(_) | Value::Bool(_) | Value::Array(_) | Value::Object(_) if tool.name == "finish" => {
+                Value::String(value.to_string())
+            }
             value if fits => value.clone(),
             value => {
                 return Err(format!(

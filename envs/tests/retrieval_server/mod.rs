@@ -53,7 +53,10 @@ pub(crate) fn documents(contents: &[&str]) -> Answer {
     (200, json!({"result": [items]}).to_string())
 }
 
-async fn serve(stream: TcpStream, answer: Arc<dyn Fn(&str, usize) -> Answer + Send + Sync>, count: Arc<AtomicUsize>) {
+/// What is answered to a query and its `topk`.
+type Answers = dyn Fn(&str, usize) -> Answer + Send + Sync;
+
+async fn serve(stream: TcpStream, answer: Arc<Answers>, count: Arc<AtomicUsize>) {
     let mut stream = BufReader::new(stream);
     loop {
         let mut length = 0;

@@ -149,8 +149,8 @@ impl Weights {
         // Only matrices are kept at 16 bits.
         let largest = if shape.len() == 2 { self.precision.largest() } else { f64::from(f32::MAX) };
         let found = if tensor.numel() == 0 { 0.0 } else { tensor.f_abs()?.f_max()?.f_double_value(&[])? };
-        // A NaN anywhere is the maximum, and compares with nothing.
-        if !(found <= largest) {
+        // A NaN anywhere is the maximum.
+        if found.is_nan() || found > largest {
             return Err(ModelError::Value { path: shard.path.clone(), tensor: name.to_owned(), largest, found });
         }
         Ok(tensor)

@@ -271,7 +271,7 @@ mod tests {
     fn counts_are_those_of_counting() {
         for from in [1, 2, 700_000, 730_123, LAST - 50] {
             for length in 0..50 {
-                for weekday in 0..7 {
+                for weekday in 0..WEEKDAYS.len() {
                     let counted = (from..=from + length).filter(|day| Day(*day).weekday() == weekday).count();
                     assert_eq!(occurrences(Day(from), Day(from + length), weekday), counted as i64);
                 }
@@ -286,12 +286,12 @@ mod tests {
     fn ordinal_weekdays_are_those_of_counting() {
         for year in [1999, 2000, 2023, 2024] {
             for month in 1..=12 {
-                for weekday in 0..7 {
+                for (weekday, name) in WEEKDAYS.iter().enumerate() {
                     let days: Vec<i64> = (1..=month_days(year, month))
                         .filter(|day| Day::new(year, month, *day).is_some_and(|day| day.weekday() == weekday))
                         .collect();
                     for ordinal in [1, 2, 3, 4, 5, -1] {
-                        let facts = Facts::NthWeekday { year, month, ordinal, weekday: WEEKDAYS[weekday].to_owned() };
+                        let facts = Facts::NthWeekday { year, month, ordinal, weekday: (*name).to_owned() };
                         let counted = if ordinal == -1 { days.last() } else { days.get(ordinal as usize - 1) };
                         assert_eq!(facts.truth(), Ok(Truth::Number(counted.copied().unwrap_or(-1))));
                     }

@@ -45,7 +45,7 @@ fn statements(variables: usize, level: Level, draw: &mut Draw) -> (Vec<String>, 
         let Formula { text, table } = formula::random(variables, depth, draw);
         // Each statement takes something away, where it can, and leaves something.
         let left = models & table;
-        let takes = left != models || models.count_ones() == 1;
+        let takes = left != models || models.is_power_of_two();
         if left != 0 && takes && table & all != all && !texts.contains(&text) {
             texts.push(text);
             models = left;

@@ -90,6 +90,8 @@ async fn bodies_that_stand_still_are_given_up_and_make_room() {
         let mut stuck = TcpStream::connect(server.address).await.unwrap();
         stuck.write_all(head.as_bytes()).await.unwrap();
         stuck.write_all(&vec![b' '; 900_000]).await.unwrap();
+        // A head start: the other comes on a connection that stands already.
+        let _ = tokio::time::timeout(Duration::from_millis(100), stuck.readable()).await;
         let (status, answer) = server.try_post("/v1/repls", large.clone()).await;
         if status == 503 {
             assert_eq!(answer["error"]["type"], "busy", "{answer}");

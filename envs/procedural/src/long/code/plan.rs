@@ -211,9 +211,7 @@ impl Plan {
                 }
                 // Another name where this one is taken, and sometimes where it is not.
                 let mut local = name.to_owned();
-                if draw.below(6) == 0 {
-                    local = unused_name(name, taken);
-                } else if taken.contains(&local) {
+                if draw.below(6) == 0 || taken.contains(&local) {
                     local = unused_name(name, taken);
                 }
                 taken.insert(local.clone());
@@ -316,8 +314,13 @@ impl Plan {
 fn unused_name(name: &str, taken: &BTreeSet<String>) -> String {
     let upper = name.bytes().next().is_some_and(|letter| letter.is_ascii_uppercase());
     let stem = if upper { format!("OTHER_{name}") } else { format!("other_{name}") };
-    (1..)
-        .map(|number| if number == 1 { stem.clone() } else { format!("{stem}_{number}") })
-        .find(|candidate| !taken.contains(candidate))
-        .unwrap_or(stem)
+    let mut candidate = stem.clone();
+    // One more candidate than there are names.
+    for number in 2..=taken.len() + 2 {
+        if !taken.contains(&candidate) {
+            break;
+        }
+        candidate = format!("{stem}_{number}");
+    }
+    candidate
 }

@@ -34,7 +34,7 @@ pub fn answer(question: &str, text: &str) -> Result<Value, String> {
             if !repository.get(&module).is_some_and(|found| found.functions.contains_key(name.as_str())) {
                 return Err(format!("no function `{function}`"));
             }
-            callers(&repository, &module, &name)
+            Ok(callers(&repository, &module, &name))
         }
         [module] if question.contains("How many other modules import") => {
             Ok(json!(repository.values().filter(|found| found.imports.iter().any(|other| other == module)).count()))
@@ -131,18 +131,15 @@ fn constant(repository: &Repository<'_>, module: &str, name: &str, depth: usize)
     if depth > MAX_DEPTH {
         return Err(format!("`{module}.{name}` goes round in circles"));
     }
-    match found.constants.get(name) {
-        Some(value) => match value.parse() {
-            Ok(number) => Ok(number),
-            Err(_) => {
-                let (module, name) = resolve(module, found, value);
-                constant(repository, &module, &name, depth + 1)
-            }
-        },
-        None => {
-            let (from, name) = found.names.get(name).ok_or_else(|| format!("no `{name}` in the module `{module}`"))?;
-            constant(repository, from, name, depth + 1)
+    if let Some(value) = found.constants.get(name) {
+        if let Ok(number) = value.parse() {
+            return Ok(number);
         }
+        let (module, name) = resolve(module, found, value);
+        constant(repository, &module, &name, depth + 1)
+    } else {
+        let (from, name) = found.names.get(name).ok_or_else(|| format!("no `{name}` in the module `{module}`"))?;
+        constant(repository, from, name, depth + 1)
     }
 }
 
@@ -156,7 +153,7 @@ fn called(statement: &str) -> Option<&str> {
     })
 }
 
-fn callers(repository: &Repository<'_>, module: &str, name: &str) -> Result<Value, String> {
+fn callers(repository: &Repository<'_>, module: &str, name: &str) -> Value {
     let mut callers = Vec::new();
     for (dotted, found) in repository {
         for (function, body) in &found.functions {
@@ -167,7 +164,7 @@ fn callers(repository: &Repository<'_>, module: &str, name: &str) -> Result<Valu
         }
     }
     callers.sort_unstable();
-    Ok(json!(callers))
+    json!(callers)
 }
 
 fn run(repository: &Repository<'_>, module: &str, name: &str, argument: i64, depth: usize) -> Result<i64, String> {
@@ -182,13 +179,12 @@ fn run(repository: &Repository<'_>, module: &str, name: &str, argument: i64, dep
     };
     let mut variables = BTreeMap::from([("x", argument)]);
     for statement in body {
-        let (target, expression) = match statement.strip_prefix("return ") {
-            Some(expression) => (None, expression),
-            None => {
-                let (target, expression) =
-                    statement.split_once(" = ").ok_or_else(|| format!("no statement: `{statement}`"))?;
-                (Some(target), expression)
-            }
+        let (target, expression) = if let Some(expression) = statement.strip_prefix("return ") {
+            (None, expression)
+        } else {
+            let (target, expression) =
+                statement.split_once(" = ").ok_or_else(|| format!("no statement: `{statement}`"))?;
+            (Some(target), expression)
         };
         let mut evaluation = Evaluation { repository, module, found, variables: &variables, rest: expression, depth };
         let value = evaluation.sum()?;
