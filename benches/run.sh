@@ -37,6 +37,24 @@ if [ ! -e "$peers/ready" ]; then
 fi
 { machine; "$peers/bin/python" benches/sandbox_peers.py "$espalier"; } | tee "benches/results/$day-sandbox-peers.txt"
 
+# The gym beside its peers, where the published data are at hand.
+if [ -n "${ESPALIER_DATA:-}" ]; then
+  cargo build --locked --workspace --examples
+  examples=$(dirname "$espalier")/examples
+  python=$peers/bin/python
+  {
+    machine
+    "$python" benches/graders_peer.py "$examples/math_pairs" "$ESPALIER_DATA/math/math_test.json" "$ESPALIER_DATA/gsm8k/test.jsonl"
+  } | tee "benches/results/$day-graders-peer.txt"
+  { machine; "$python" benches/sql_peer.py "$examples/text2sql_steps" "$ESPALIER_DATA"; } | tee "benches/results/$day-text2sql.txt"
+  {
+    machine
+    "$python" benches/code_peer.py "$ESPALIER_DATA/code/HumanEval.jsonl.gz" --example "$examples/overhead"
+  } | tee "benches/results/$day-code-overhead.txt"
+else
+  echo "graders, SQL and code beside their peers: skipped, ESPALIER_DATA names no folder with the data" >&2
+fi
+
 # OpenMP threads that spin between steps would take the core from the other side.
 export OMP_WAIT_POLICY=PASSIVE
 python=$(scripts/setup-engine-peer.sh)

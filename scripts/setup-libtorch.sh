@@ -15,13 +15,12 @@ key=$version-$device-$(cat "$requirements" "$0" | sha256sum | cut -c1-12)
 dst=$cache/$key
 
 download() { # folder, pip arguments...
-  local into=$1
+  local into=$1 platforms=(--platform manylinux2014_x86_64) glibc
   shift
+  # pip takes a wheel of an older glibc only where it is named.
+  for glibc in {17..28}; do platforms+=(--platform "manylinux_2_${glibc}_x86_64"); done
   python3 -m pip download --quiet --no-cache-dir --only-binary=:all: \
-    --python-version 3.12 --implementation cp --abi cp312 \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
-    --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 \
-    -d "$into" "$@"
+    --python-version 3.12 --implementation cp --abi cp312 "${platforms[@]}" -d "$into" "$@"
 }
 
 if [ ! -e "$dst/build-version" ]; then
