@@ -1,4 +1,4 @@
-//! What Ctrl-C does: the first ends what runs, the second leaves at once.
+//! What Ctrl-C (and SIGTERM) does: the first ends what runs, the second leaves at once.
 
 use std::os::unix::process::CommandExt as _;
 
@@ -6,13 +6,22 @@ use tokio_util::sync::CancellationToken;
 
 /// Waits for Ctrl-C: the first calls `stop` and cancels, the second leaves with exit code 130, whatever still runs.
 pub(crate) async fn twice(cancel: CancellationToken, stop: impl FnOnce() + Send) {
-    if tokio::signal::ctrl_c().await.is_err() {
+    if asked_to_stop().await.is_err() {
         return;
     }
     stop();
     cancel.cancel();
-    if tokio::signal::ctrl_c().await.is_ok() {
+    if asked_to_stop().await.is_ok() {
         leave();
+    }
+}
+
+/// Waits for Ctrl-C, or for the signal by which a process manager asks for the same.
+async fn asked_to_stop() -> std::io::Result<()> {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminate.recv() => Ok(()),
     }
 }
 

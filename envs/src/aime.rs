@@ -1,7 +1,8 @@
 //! `aime`: competition mathematics in the format of DAPO, `Answer: ...` on the last line; +1 or -1.
 //!
 //! By default the whole response is read, its last `Answer:` counts, and answers whose normalised texts differ are
-//! compared by equivalence. `compat = "skyrl"` is skyrl-gym's grader: the last 300 characters, normalised texts.
+//! compared by equivalence; a row with two truths that differ is refused. `compat = "skyrl"` is skyrl-gym's grader: the
+//! last 300 characters, normalised texts, and the first of two truths.
 
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ impl EnvKind for Aime {
                 ColumnSpec {
                     name: "reward_model.ground_truth",
                     required: true,
-                    doc: "the answer; `reward_spec.ground_truth` does as well",
+                    doc: "the answer; `reward_spec.ground_truth` does as well, and must agree where both are there",
                 },
             ],
         }
@@ -77,6 +78,22 @@ impl EnvKind for Aime {
             Some(own) => ("reward_model.ground_truth", own),
             None => ("reward_spec.ground_truth", row.truth(ID)?),
         };
+        if params.compat.is_none()
+            && let Some(own) = own
+            && let Some(other) = row.reward_spec.get("ground_truth").filter(|other| !other.is_null())
+            && written(own) != written(other)
+        {
+            return Err(EnvError::Invalid {
+                env: ID.to_owned(),
+                key: key.to_owned(),
+                reason: format!(
+                    "is `{}` and `reward_spec.ground_truth` is `{}` in row `{}`: leave one out, or make them agree",
+                    written(own),
+                    written(other),
+                    row.id
+                ),
+            });
+        }
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),
@@ -95,6 +112,11 @@ impl EnvKind for Aime {
         };
         Ok(Box::new(Episode { compat: params.compat.is_some(), grader, metrics: Metrics::new() }))
     }
+}
+
+/// A truth as text, so that the number 25 and the text `25` are one.
+fn written(truth: &Value) -> String {
+    truth.as_str().map_or_else(|| truth.to_string(), |text| text.trim().to_owned())
 }
 
 enum Grader {

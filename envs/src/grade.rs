@@ -1,7 +1,8 @@
 //! Grading a recorded response: an episode whose actions are given.
 //!
 //! There is no second way to grade: a response is put to the environment as its policy would put it, so what this says
-//! of a response is what a rollout with that response earns.
+//! of a response is what a rollout with that response earns. The turn limit is the row's; where the row has none, the last
+//! action is the last turn.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -45,7 +46,7 @@ pub struct GradeOptions {
     pub cancel: CancellationToken,
 }
 
-/// Plays a row with these actions and nothing else; the last one is the last turn. An environment that panics or takes
+/// Plays a row with these actions and nothing else. An environment that panics or takes
 /// longer than the deadline is an error.
 pub async fn grade(
     prepared: &Prepared,
@@ -60,7 +61,7 @@ pub async fn grade(
         seed: options.seed,
         deadline,
         cancel: options.cancel.child_token(),
-        max_turns: u32::try_from(actions.len()).unwrap_or(u32::MAX).max(1),
+        max_turns: row.max_turns.unwrap_or_else(|| u32::try_from(actions.len()).unwrap_or(u32::MAX)).max(1),
         depth: 0,
     };
     // Whatever the environment still has under way ends with this call.

@@ -1,7 +1,9 @@
 //! `gsm8k_multi_turn`: GSM8K with several tries and a reward for each turn.
 //!
-//! A right answer earns 1 and ends the episode; a wrong one after `####` earns 0.2 over the number of turns; none earns
-//! nothing. Answers are read as [`crate::gsm8k`] reads them, `compat = "skyrl"` included.
+//! A wrong answer after `####` earns 0.2 over the number of turns, none earns nothing; a right one ends the episode and
+//! earns what is left of 1, so that no episode earns more than a right answer at once. Answers are read as
+//! [`crate::gsm8k`] reads them. `compat = "skyrl"` reads as skyrl-gym does and pays a right answer 1 at any turn, on
+//! top of what the wrong ones earned.
 
 use std::sync::Arc;
 
@@ -104,7 +106,7 @@ impl EnvKind for Gsm8kMultiTurn {
             }
         };
         let own = params.max_turns.or(row.max_turns).or(told).unwrap_or(TURNS);
-        Ok(Box::new(Episode { compat: params.compat, truth, max_turns: own, turns: 0, correct: false }))
+        Ok(Box::new(Episode { compat: params.compat, truth, max_turns: own, turns: 0, paid: 0.0, correct: false }))
     }
 
     fn aggregate(&self, episodes: &[Metrics]) -> Metrics {
@@ -125,6 +127,8 @@ struct Episode {
     truth: Truth,
     max_turns: u32,
     turns: u32,
+    /// What the turns so far earned.
+    paid: f64,
     correct: bool,
 }
 
@@ -147,10 +151,12 @@ impl Env for Episode {
         let last = self.turns >= self.max_turns;
         let mut step = Step { terminated: correct, truncated: last && !correct, ..Step::default() };
         step.reward = match (correct, answered) {
-            (true, _) => 1.0,
+            (true, _) if self.compat.is_some() => 1.0,
+            (true, _) => 1.0 - self.paid,
             (false, true) => FORMAT_REWARD / f64::from(self.max_turns),
             (false, false) => 0.0,
         };
+        self.paid += step.reward;
         if !correct && !last {
             let message = match (self.compat, self.max_turns - self.turns > 1) {
                 (None, true) => AGAIN,

@@ -12,7 +12,7 @@ use espalier_datasets::{Prompt, Row};
 use espalier_inference::{Message, Role};
 use espalier_procedural::answer::Answer;
 use espalier_procedural::draw::Draw;
-use espalier_procedural::reasoning::{Family, Level, Score};
+use espalier_procedural::reasoning::{Family, Level, Score, number_sorting};
 use espalier_sandbox::FinalAnswer;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -252,9 +252,10 @@ impl Env for Episode {
             .score(&self.facts, text)
             .map_err(|error| EnvError::Grader { env: self.id.to_owned(), reason: error.to_string() })?;
         let answer = Answer::find(text);
-        // What a child of `rlm_query` would hand back: the line, or the lines of a grid.
+        // What a child of `rlm_query` would hand back: the line, a list, or the lines of a grid.
         let shown = match self.family {
             Family::MiniSudoku => Some(answer.lines().take(16).collect::<Vec<_>>().join("\n")),
+            Family::NumberSorting => number_sorting::written(answer),
             _ => answer.line().map(str::to_owned),
         };
         self.played = Some((score, shown.filter(|text| !text.is_empty()).map(text_answer)));

@@ -91,7 +91,7 @@ pub trait Services: Send + Sync {
     }
 
     /// Asks the judge once, at temperature 0; what it said, as it said it. Judge calls have a budget of their own and
-    /// take nothing of the policy's. [`crate::llm_judge::ask`] asks until the answer has the form it should have.
+    /// take nothing of the policy's. [`crate::llm_judge::ask()`] asks until the answer has the form it should have.
     async fn judge(&self, _request: JudgeRequest, _cancel: CancellationToken) -> Result<String, SubCallError> {
         Err(SubCallError::Failed("no model serves as the judge here; a suite names one with `judge`".to_owned()))
     }

@@ -55,6 +55,23 @@ async fn the_truth_may_stand_in_either_column() {
 }
 
 #[tokio::test]
+async fn two_truths_that_differ_are_refused() {
+    let both = |own: Value, other: Value| {
+        let mut row = EnvRow::ask("?").with_truth(other);
+        row.columns.insert("reward_model".to_owned(), json!({"ground_truth": own}));
+        row
+    };
+    let refused = make("aime", &Map::new(), &both(json!("25"), json!("26"))).err().unwrap().to_string();
+    for part in ["reward_model.ground_truth", "reward_spec.ground_truth", "`25`", "`26`"] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert_eq!(play(json!({}), &both(json!("25"), json!(25)), "Answer: 25").await.reward, 1.0);
+    assert_eq!(play(json!({}), &both(json!("25"), Value::Null), "Answer: 25").await.reward, 1.0);
+    // skyrl-gym never looks at the other.
+    assert_eq!(play(json!({"compat": "skyrl"}), &both(json!("25"), json!("26")), "Answer: 25").await.reward, 1.0);
+}
+
+#[tokio::test]
 async fn compat_reads_three_hundred_characters_and_compares_texts() {
     let row = EnvRow::ask("?").with_truth("34");
     let compat = json!({"compat": "skyrl"});

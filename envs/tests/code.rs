@@ -409,6 +409,103 @@ async fn many_graders_with_a_hog_among_them_all_end() {
     }
 }
 
+#[tokio::test]
+async fn what_ends_after_the_main_program_counts() {
+    if !can_run() {
+        return;
+    }
+    let row = programs(&[("3\n", "3"), ("4\n", "4")]);
+    for code in [
+        "import threading, time\ndef main():\n    time.sleep(0.2)\n    print(input())\nthreading.Thread(target=main).start()",
+        "import atexit\nout = []\natexit.register(lambda: print(*out))\nout.append(input())",
+        "import sys\nprint(input())\nsys.stdout.close()",
+        "import os\nif not os.path.exists('mark'): print(input())\nopen('mark', 'w').close()",
+    ] {
+        assert_eq!(lcb(&row, code).await, (1.0, json!([true, true])), "{code}");
+    }
+    let long = format!("1{}", "0".repeat(5000));
+    let row = function("power", &[("5000", long.as_str())]);
+    assert_eq!(lcb(&row, "def power(x):\n    return 10 ** x").await.0, 1.0);
+}
+
+#[tokio::test]
+async fn an_exception_that_ends_loops_does_not_end_those_of_the_tests() {
+    if !can_run() {
+        return;
+    }
+    let mut row = EnvRow::ask("Write f.");
+    row.columns.insert("test_list".to_owned(), json!(["for found in map(f, [1, 2]):\n    assert found == 3"]));
+    for (code, reward) in [("raise StopIteration", 0.0), ("raise StopAsyncIteration", 0.0), ("return 3", 1.0)] {
+        let step = play("code", &json!({}), &row, &block(&format!("def f(x):\n    {code}"))).await;
+        assert_eq!(step.reward, reward, "{code}: {:?}", step.metadata);
+    }
+}
+
+#[tokio::test]
+async fn tests_behind_the_guard_of_a_main_program_run() {
+    if !can_run() {
+        return;
+    }
+    let guarded = "if __name__ == '__main__':\n    assert f(1) == 2";
+    let unit = "import unittest\nclass Case(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(1), 2)\n\
+                if __name__ == '__main__':\n    unittest.main()";
+    let shared = "class Node:\n    value = 2\n    def get(self): return self.value\nassert f(Node()) == 2";
+    for (test, right) in [(guarded, "return 2"), (unit, "return 2"), (shared, "return x.get()")] {
+        let mut row = EnvRow::ask("Write f.");
+        row.columns.insert("test".to_owned(), json!(test));
+        for (body, reward) in [(right, 1.0), ("return 3", 0.0)] {
+            let step = play("code", &json!({}), &row, &block(&format!("def f(x): {body}"))).await;
+            assert_eq!(step.reward, reward, "{test}\n{body}: {:?}", step.metadata);
+        }
+    }
+}
+
+#[tokio::test]
+async fn half_a_surrogate_pair_is_a_wrong_answer() {
+    if !can_run() {
+        return;
+    }
+    let mut row = EnvRow::ask("Write f.");
+    row.columns.insert("test_list".to_owned(), json!(["assert f() == 1, f()"]));
+    let step = play("code", &json!({}), &row, &block("def f(): return '\\ud800'")).await;
+    assert_eq!((step.reward, &step.metadata["verdict"]), (0.0, &json!("failed")));
+}
+
+#[test]
+fn tests_that_test_nothing_are_refused() {
+    let error = |env: &str, row: &EnvRow| make(env, &serde_json::Map::new(), row).err().unwrap().to_string();
+    let with = |name: &str, value: Value| {
+        let mut row = EnvRow::ask("Write f.");
+        row.columns.insert(name.to_owned(), value);
+        row
+    };
+    let uncalled = error("code", &with("test", json!("def check(candidate):\n    assert candidate(1) == 2")));
+    assert!(uncalled.contains("`entry_point` is missing"), "{uncalled}");
+    let mut empty = with("test_list", json!(["", "# none"]));
+    empty.columns.insert("test_setup_code".to_owned(), json!("import math"));
+    let empty = error("code", &empty);
+    assert!(empty.contains("`test_list` is empty"), "{empty}");
+}
+
+#[test]
+fn tests_of_an_unknown_type_or_of_two_are_refused() {
+    let row = |types: [&str; 2]| {
+        let metadata = json!({"func_name": "f"});
+        let test = |kind: &str| json!({"input": "1", "output": "1", "testtype": kind, "metadata": metadata});
+        EnvRow::ask("?").with_truth(json!(types.map(test)))
+    };
+    for (types, place) in [
+        (["call", "call"], "[0].testtype"),
+        (["stdin", "functional"], "[1].testtype"),
+        (["functional", "x"], "[1].testtype"),
+    ] {
+        let error = make("lcb", &serde_json::Map::new(), &row(types)).err().unwrap().to_string();
+        assert!(error.contains(place), "{error}");
+        let compat = json!({"compat": "skyrl"});
+        assert!(make("lcb", compat.as_object().unwrap(), &row(types)).is_ok(), "{types:?}");
+    }
+}
+
 proptest! {
     /// A number is equal to itself however it is written, and to no other.
     #[test]

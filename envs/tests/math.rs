@@ -125,9 +125,24 @@ async fn gsm8k_in_turns_pays_for_the_format_and_ends_when_right() {
     let none = env.step(says("let me think")).await.unwrap();
     assert_eq!(none.reward, 0.0);
     let right = env.step(says("#### 7, or rather #### $1,200.00")).await.unwrap();
-    assert_eq!(right.reward, 1.0);
+    assert_eq!(right.reward, 1.0 - 0.2 / 5.0);
     assert!(right.terminated && right.observations.is_empty());
     assert_eq!(env.metrics()["steps"], json!(3));
+}
+
+#[tokio::test]
+async fn gsm8k_in_turns_pays_no_more_for_wrong_answers_first() {
+    let row = EnvRow::ask("How many?").with_truth("42");
+    for wrong in 0..5 {
+        let mut env = make("gsm8k_multi_turn", &Map::new(), &row).unwrap();
+        env.init(row.prompt.clone(), alone(10)).await.unwrap();
+        let mut total = 0.0;
+        for _ in 0..wrong {
+            total += env.step(says("#### 7")).await.unwrap().reward;
+        }
+        total += env.step(says("#### 42")).await.unwrap().reward;
+        assert_eq!(total, 1.0, "{wrong} wrong turns");
+    }
 }
 
 #[tokio::test]

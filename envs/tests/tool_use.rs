@@ -389,3 +389,135 @@ async fn a_hidden_check_answers_with_data_and_cannot_be_forged() {
         assert!(matches!(&error, EnvError::Grader { .. }) && error.to_string().contains(expected), "{error}");
     }
 }
+
+/// The grade of an answer `done` by a check, with the agent's files.
+async fn checked(check: &str, files: &[(&str, &str)]) -> Result<Step, EnvError> {
+    let (mut env, _) = start(quiet(), &row(json!({"method": "python", "check": check})), 60).await;
+    for (path, content) in files {
+        calls_tool(env.as_mut(), "write_file", json!({"path": path, "content": content})).await;
+    }
+    env.step(says(&call("finish", &json!({"answer": "done"})))).await
+}
+
+#[tokio::test]
+async fn a_module_beside_the_workspace_is_not_imported_by_the_check() {
+    if !programs().await {
+        return;
+    }
+    let plants = "import os
+module = '''
+import json, os, sys
+frame = sys._getframe()
+while frame:
+    for value in list(frame.f_locals.values()) + list(frame.f_globals.values()):
+        if isinstance(value, dict) and 'mark' in value:
+            os.write(1, ('\\\\n' + value['mark'] + '{\"reward\": 1.0}\\\\n').encode())
+    frame = frame.f_back
+os._exit(0)
+'''
+for folder in ('..', '.', os.environ['HOME'], os.environ['TMPDIR']):
+    open(os.path.join(folder, 'fractions.py'), 'w').write(module)
+for name in ('mem', 'fd/1'):
+    try:
+        os.close(os.open('/proc/%d/%s' % (os.getppid(), name), os.O_RDWR if name == 'mem' else os.O_WRONLY))
+        print('opened', name)
+    except OSError:
+        pass
+print('planted')";
+    let check = "def check():
+    code, out, err = run('sol.py')
+    assert out == 'planted\\n', out + err
+    import fractions
+    return float(fractions.Fraction(1, 4))";
+    let step = checked(check, &[("sol.py", plants)]).await.unwrap();
+    assert_eq!((step.terminated, step.reward), (true, 0.25), "{:?}", step.metadata);
+}
+
+#[tokio::test]
+async fn a_run_of_the_check_leaves_nothing_that_a_later_one_executes() {
+    if !programs().await {
+        return;
+    }
+    let plants = "import os, site, time
+home = os.environ['HOME']
+below = os.path.relpath(site.getusersitepackages(), home)
+for base in (home, os.path.dirname(home), os.path.dirname(os.path.dirname(home))):
+    try:
+        os.makedirs(os.path.join(base, below), exist_ok=True)
+        open(os.path.join(base, below, 'usercustomize.py'), 'w').write('print(\"planted\")')
+    except OSError:
+        pass
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(writer, b'x')
+        time.sleep(600)
+    os._exit(0)
+os.read(reader, 1)";
+    let check = "import os, time
+def lives(name):
+    try:
+        return open('/proc/' + name + '/stat').read().rsplit(')', 1)[1].split()[0] not in 'ZX'
+    except OSError:
+        return False
+def others():
+    return [name for name in os.listdir('/proc') if name.isdigit() and int(name) > 2 and lives(name)]
+def check():
+    code, out, err = run('a.py')
+    assert code == 0, err
+    # What was killed takes a moment to be gone; what was not would stay for minutes.
+    for _ in range(1000):
+        if not os.path.isdir('/proc') or not others():
+            break
+        time.sleep(0.01)
+    else:
+        raise AssertionError('there are others: ' + str(others()))
+    code, out, err = run('b.py')
+    assert out == 'b\\n', out + err
+    return 1";
+    let step = checked(check, &[("a.py", plants), ("b.py", "print('b')")]).await.unwrap();
+    assert_eq!((step.terminated, step.reward), (true, 1.0), "{:?}", step.metadata);
+}
+
+#[tokio::test]
+async fn code_that_ends_or_hinders_its_check_earns_nothing_and_is_no_grader_error() {
+    if !programs().await {
+        return;
+    }
+    let check = "def check():
+    run('sol.py')
+    code, out, err = run('-c', 'print(open(\"sol.py\").read())')
+    assert code == 0, 'no sol.py'
+    assert read('out') is not None, 'no out'
+    return float(len(open(folder + '/data.txt').read()) > 0)";
+    for (code, noted) in [
+        ("import os, signal\nos.kill(os.getppid(), signal.SIGKILL)", "gave no report after it ran"),
+        ("import os, signal\nos.kill(os.getppid(), signal.SIGINT)\nimport time\ntime.sleep(5)", "gave no report"),
+        ("import os, shutil\nshutil.rmtree(os.getcwd())", "no sol.py"),
+        ("import os, shutil\nshutil.rmtree('..', ignore_errors=True)", "no sol.py"),
+        ("import os\nos.mkfifo('out')", "no out"),
+        ("import os\nos.symlink('sol.py', 'out')", "no out"),
+        ("import sys\nfor _ in range(3000): sys.stdout.write('x' * 100000)", "no out"),
+        ("open('out', 'w').close()", "FileNotFoundError"),
+        (
+            "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))",
+            "changed the limits of the check",
+        ),
+    ] {
+        let step = checked(check, &[("sol.py", code)]).await.unwrap_or_else(|error| panic!("{code}: {error}"));
+        let told = step.metadata["check"].as_str().unwrap_or_default();
+        assert_eq!((step.terminated, step.reward), (true, 0.0), "{code}");
+        assert!(told.contains(noted), "{code}: {told}");
+    }
+    let bounded = "def check():
+    code, out, err = run('sol.py')
+    return float(len(out) == 4 << 20)";
+    let step = checked(bounded, &[("sol.py", "print('x' * (6 << 20))")]).await.unwrap();
+    assert_eq!(step.reward, 1.0, "{:?}", step.metadata);
+    // What the check itself does wrong is still said, before and after the agent's code ran.
+    for wrong in ["open('/nowhere')", "run('sol.py'); open('/nowhere')", "run('sol.py'); {}['x']"] {
+        let error = checked(&format!("def check():\n    {wrong}"), &[("sol.py", "")]).await.unwrap_err();
+        assert!(matches!(&error, EnvError::Grader { .. }), "{wrong}: {error}");
+    }
+}

@@ -114,8 +114,8 @@ impl Grader {
         Ok(Self { registry, env: arguments.env.clone(), params, prepared, options })
     }
 
-    async fn line(&self, line: u64, text: &str) -> Answer {
-        let mut record = match serde_json::from_str::<Map<String, Value>>(text) {
+    async fn line(&self, line: u64, text: &[u8]) -> Answer {
+        let mut record = match serde_json::from_slice::<Map<String, Value>>(text) {
             Ok(record) => record,
             Err(error) => {
                 let reason = format!("expected one JSON object: {error}");
@@ -129,22 +129,35 @@ impl Grader {
 
     async fn record(&self, line: u64, record: &mut Map<String, Value>) -> Result<Graded, Refusal> {
         let actions = actions(record.remove("response")).map_err(Refusal::Line)?;
+        let mut turns = self.params.get("max_turns").cloned();
         let prepared = match record.remove("params") {
             None | Some(Value::Null) => self.prepared.clone(),
             Some(Value::Object(own)) => {
                 let mut params = self.params.clone();
                 params.extend(own);
+                turns = params.get("max_turns").cloned();
                 self.registry.prepare(&self.env, &params).map_err(|error| Refusal::Line(error.to_string()))?
             }
             Some(other) => {
                 return Err(Refusal::Line(format!("`params` must be an object, got {}", kind(&other))));
             }
         };
-        let row = row(line, record).map_err(Refusal::Line)?;
+        let mut row = row(line, record).map_err(Refusal::Line)?;
+        // A turn limit among the parameters is the episode's, as in a suite.
+        if let Some(own) = turns.and_then(|turns| u32::try_from(turns.as_u64()?).ok()) {
+            row.max_turns = Some(row.max_turns.map_or(own, |rows| rows.min(own)));
+        }
         if let Err(error) = prepared.make(&row) {
             return Err(Refusal::Line(error.to_string()));
         }
-        grade(&prepared, &row, &actions, &self.options).await.map_err(|error| Refusal::Grader(error.to_string()))
+        let mut graded = grade(&prepared, &row, &actions, &self.options)
+            .await
+            .map_err(|error| Refusal::Grader(error.to_string()))?;
+        if graded.turns < actions.len() {
+            // The episode was over before: nobody should think that these were looked at.
+            graded.metadata.insert("unplayed".to_owned(), json!(actions.len() - graded.turns));
+        }
+        Ok(graded)
     }
 }
 
@@ -205,9 +218,7 @@ fn row(line: u64, record: &mut Map<String, Value>) -> Result<EnvRow, String> {
 fn show(answer: &Answer, as_json: bool) -> Result<(), Failure> {
     if as_json {
         let mut shown = Map::new();
-        if let Some(id) = &answer.id {
-            shown.insert("id".to_owned(), id.clone());
-        }
+        shown.insert("id".to_owned(), answer.id.clone().unwrap_or(Value::Null));
         let (reward, metadata, error) = match &answer.outcome {
             Ok(graded) => {
                 let mut metadata = graded.metadata.clone();
@@ -290,7 +301,7 @@ fn open(file: Option<&Path>) -> Result<(String, Box<dyn BufRead + Send>), Failur
 }
 
 /// Reads lines until nobody takes them any more. Blank ones are skipped.
-fn read(file: &str, mut input: Box<dyn BufRead + Send>, sender: &mpsc::Sender<(u64, String)>) -> Result<(), Failure> {
+fn read(file: &str, mut input: Box<dyn BufRead + Send>, sender: &mpsc::Sender<(u64, Vec<u8>)>) -> Result<(), Failure> {
     let wrong =
         |line: u64, reason: String| Failure::Input { file: file.to_owned(), reason: format!("line {line}: {reason}") };
     let mut line = 0;
@@ -306,8 +317,8 @@ fn read(file: &str, mut input: Box<dyn BufRead + Send>, sender: &mpsc::Sender<(u
             }
             Ok(_) => {}
         }
-        let text = String::from_utf8(bytes).map_err(|_| wrong(line, "is not UTF-8".to_owned()))?;
-        if !text.trim().is_empty() && sender.blocking_send((line, text)).is_err() {
+        // What is no UTF-8 is refused as a line that holds no JSON.
+        if !bytes.trim_ascii().is_empty() && sender.blocking_send((line, bytes)).is_err() {
             return Ok(());
         }
     }

@@ -87,6 +87,9 @@ pub(crate) fn run(command: TrajectoriesCommand) -> Result<(), Failure> {
             tokens,
             root.timings.total_us as f64 / 1e6
         )?;
+        if let Some(error) = &root.error {
+            outln!("{:width$}  {}", "", plain(error))?;
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! | [`address`] | names of repositories and revisions; `hf://org/name/file@revision` |
 //! | [`cache`] | the cache: `refs`, `blobs`, `snapshots`, locks |
 //! | [`api`] | what the hub answers: the commit of a revision, the files of a commit |
-//! | [`fetch`] | files into the cache: resumed, checked, placed at once |
+//! | [`mod@fetch`] | files into the cache: resumed, checked, placed at once |
 //! | [`glob`] | patterns over file names, names of splits |
 //!
 //! Invariants: reading a source never downloads; a file stands under its name only once its checksum was compared; no

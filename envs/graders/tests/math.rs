@@ -294,6 +294,88 @@ fn words() {
 }
 
 #[test]
+fn words_behind_a_number_may_change_it() {
+    all_equal(&[
+        (r"5\text{ thousand}", "5000"),
+        ("5 thousand", "5,000"),
+        (r"\text{5 thousand}", "5000"),
+        (r"\$1.5\text{ million}", "1500000"),
+        (r"3\text{ hundred thousand dollars}", r"\$300,000"),
+        (r"2 \text{ dozen eggs}", "24"),
+        (r"3\frac12\text{ billion}", "3500000000"),
+        (r"5\text{ or more}", "5 or more"),
+        (r"5\text{ tenths}", r"\text{5 tenths}"),
+        (r"25\text{ cm squared}", "25"),
+        (r"5\text{ seconds}", "5"),
+        (r"5\text{ one-inch cubes}", "5"),
+    ]);
+    for words in [
+        "thousand",
+        "million",
+        "hundred",
+        "dozen",
+        "tenths",
+        "sixths",
+        "two-thirds",
+        "factorial",
+        "squared",
+        "or more",
+        "or fewer",
+        "less",
+        "is wrong",
+        "or six",
+        "hundred and six",
+        "not",
+        "at most",
+    ] {
+        all_different(&[("5", &format!(r"5\text{{ {words}}}")), ("5", &format!("5 {words}"))]);
+    }
+    all_different(&[(r"5\text{ thousand}", r"5\text{ million}"), (r"5\text{ or more}", r"5\text{ or less}")]);
+    assert_eq!(equivalent("5", r"5\text{ or more}").unwrap().reason.name(), "malformed");
+}
+
+#[test]
+fn an_approximation_is_near() {
+    all_equal(&[(r"4\pi", r"4\pi \approx 12.57"), ("12.57", r"x \approx 12.57"), ("1/3", r"x = 1/3 \approx 0.33")]);
+    for (truth, answer) in
+        [("5", r"5\approx6"), ("6", r"5\approx6"), ("5", r"5 \approx 5 \approx 6"), ("12.57", r"4\pi \approx 12.57")]
+    {
+        assert!(!equal(truth, answer), "`{answer}` is not `{truth}`");
+    }
+    assert!(matches!(Truth::read(r"5\approx6"), Err(TruthError::Unread { stop: Stop::Undefined(_), .. })));
+}
+
+#[test]
+fn a_list_has_as_many_items_as_the_other() {
+    all_equal(&[(r"\{5,5\}", r"\{5\}"), ("1,1", r"\{1,1\}"), ("1,1,2", "2,1,1"), (r"\pm 0", "0")]);
+    all_different(&[
+        ("1", "1,1"),
+        ("(5)", r"\{5,5\}"),
+        ("1", r"1 \text{ or } 1"),
+        ("1,1,2", "1,2,2"),
+        ("1,2", "1,2,2"),
+        (r"\{1,2\}", "1,2,2"),
+    ]);
+}
+
+#[test]
+fn roots_of_large_numbers_have_no_tolerance() {
+    all_equal(&[
+        (r"\sqrt{10^{20}+1}", r"\sqrt{100000000000000000001}"),
+        (r"2\sqrt{10^{20}+1}", r"\sqrt{4 \cdot 10^{20}+4}"),
+        (r"\sqrt{10^{20}+2\cdot 10^{10}+1}", "10^{10}+1"),
+        (r"\sqrt{(10^{13}+37)(10^{13}+51)}", r"\sqrt{10^{13}+37}\sqrt{10^{13}+51}"),
+    ]);
+    all_different(&[
+        (r"\sqrt{10^{20}+1}", "10^{10}"),
+        (r"-\sqrt{10^{20}+1}", r"\sqrt{10^{20}+1}"),
+        (r"1+\sqrt{10^{20}+1}", "10^{10}+1"),
+        (r"\sqrt[3]{10^{30}+1}", "10^{10}"),
+        (r"\sqrt{10^{20}+1}", r"\sqrt{10^{20}+3}"),
+    ]);
+}
+
+#[test]
 fn a_truth_that_cannot_be_read_is_an_error() {
     assert!(matches!(Truth::read("  "), Err(TruthError::Empty)));
     assert!(matches!(Truth::read(r"\frac{1}{"), Err(TruthError::Unread { stop: Stop::Syntax { .. }, .. })));

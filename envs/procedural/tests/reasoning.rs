@@ -343,6 +343,26 @@ fn every_expression_that_hits_the_target_is_right() {
 }
 
 #[test]
+fn a_sorted_list_may_stand_on_several_lines() {
+    let facts = json!({"numbers": ["-10", "40", "-9", "37"], "direction": "descending"});
+    for (text, credit) in [
+        ("Answer:\n40\n37\n-9\n-10", 1.0),
+        ("Answer: 40\n37\n-9\n-10", 1.0),
+        ("Answer:\n40,\n37,\n-9,\n-10\nThat is all.", 1.0),
+        ("40\n37\n-9\n-10", 1.0),
+        ("Answer: [\n40,\n37,\n-9,\n-10\n]\nThat is all.", 1.0),
+        ("[40, 37,\n-9, -10]", 1.0),
+        ("Answer: 40, 37, -9, -10\n5", 1.0),
+        ("Answer:\n40\n37\n-9", 0.75),
+        ("Answer:\n40\n37\n-9\n-10\n-11", 0.8),
+        ("40\n37\n-9\n-10\nThat is all.", 0.0),
+    ] {
+        let score = Family::NumberSorting.score(&facts, text).unwrap();
+        assert_eq!((score.credit, score.correct), (credit, credit == 1.0), "{text}");
+    }
+}
+
+#[test]
 fn credit_is_for_the_parts_that_are_right() {
     let credit = |family: Family, facts: Value, answer: &str| family.score(&facts, answer).unwrap().credit;
     assert_eq!(credit(Family::SpellBackward, json!({"word": "abcd"}), "dcbx"), 0.75);

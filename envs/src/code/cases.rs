@@ -33,8 +33,9 @@ pub(super) struct Cases {
 }
 
 impl Cases {
-    /// Reads `reward_spec.ground_truth`: a list of objects, or its JSON text.
-    pub(super) fn of(env: &str, row: &EnvRow) -> Result<Self, EnvError> {
+    /// Reads `reward_spec.ground_truth`: a list of objects, or its JSON text. Where `strict`, every test must be of the
+    /// first one's type, and of one that is known.
+    pub(super) fn of(env: &str, row: &EnvRow, strict: bool) -> Result<Self, EnvError> {
         let invalid = |key: String, reason: String| EnvError::Invalid { env: env.to_owned(), key, reason };
         let key = "reward_spec.ground_truth";
         let truth = row.truth(env)?;
@@ -69,6 +70,18 @@ impl Cases {
                     Err(invalid(format!("{key}[{index}].{name}"), format!("must be a text, got {got}")))
                 }
             };
+            if strict {
+                let wanted = if function.is_some() { "functional" } else { "stdin" };
+                let found = text("testtype")?;
+                if found != wanted {
+                    let reason = if index == 0 {
+                        format!("must be \"functional\" or \"stdin\", got {found:?}")
+                    } else {
+                        format!("must be {wanted:?}, as the first test's, got {found:?}")
+                    };
+                    return Err(invalid(format!("{key}[{index}].testtype"), reason));
+                }
+            }
             let (input, output) = (text("input")?, text("output")?);
             let expected = if function.is_some() {
                 let value = equality::from_json_text(&output).map_err(|error| {

@@ -4,6 +4,11 @@
 //! pair of pipes that carries data, so nothing that the candidate does to its interpreter (builtins, comparisons,
 //! exits, output) reaches the tests; and the tests are read after the candidate's process was made. They passed if
 //! their process says so with a word that this module drew.
+//!
+//! What one interpreter would allow and this does not: tests that put the candidate's own objects to operators (`+`,
+//! `<`, `in`, `with`), that ask whether two of them are identical or of what class they are, that look for a global
+//! which the candidate changes while it runs, or that redirect the standard output to read what the candidate prints.
+//! A program that is right may fail such tests.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -148,7 +153,8 @@ impl Problem {
         if let Some(setup) = text("test_setup_code")?.filter(|setup| !setup.trim().is_empty()) {
             tests.push(("setup".to_owned(), setup));
         }
-        if let Some(list) = field("test_list") {
+        let list = field("test_list").filter(|list| !list.as_array().is_some_and(Vec::is_empty));
+        if let Some(list) = list {
             let Value::Array(list) = list else {
                 return Err(invalid("test_list", format!("must be a list of texts, got {}", kind(list))));
             };
@@ -172,6 +178,10 @@ impl Problem {
                     }
                 },
             };
+            if entry.is_none() && test.matches("check(").count() == 1 && test.contains("def check(") {
+                let reason = format!("is missing in row `{}`, whose `test` defines a `check` to be called", row.id);
+                return Err(invalid("entry_point", reason));
+            }
             let call = match &entry {
                 Some(entry) if test.contains("def check(") => format!("check({entry})"),
                 _ => String::new(),
@@ -181,8 +191,9 @@ impl Problem {
                 tests.push(("check".to_owned(), call));
             }
         }
-        if shown.is_empty() && tests.iter().all(|(_, test)| test.trim().is_empty()) {
-            return Err(invalid("test", format!("is empty in row `{}`: anything would pass", row.id)));
+        if tests.iter().all(|(name, test)| name == "setup" || says_nothing(test)) {
+            let column = if shown.is_empty() { "test" } else { "test_list" };
+            return Err(invalid(column, format!("is empty in row `{}`: anything would pass", row.id)));
         }
         Ok(Self { prompt: row.question(), entry, tests, shown })
     }
@@ -199,24 +210,28 @@ impl Problem {
 
     /// The program of a response, if it has one.
     fn source(&self, response: &str) -> Option<String> {
-        let block = answer::last_block(response);
-        let Some(entry) = self.entry.as_deref().filter(|entry| defines(&self.prompt, entry)) else {
+        let mut blocks = answer::blocks(response);
+        let entry = self.entry.as_deref();
+        // An example of use may follow the program.
+        let defining = entry.and_then(|entry| blocks.iter().rposition(|block| defines(block, entry)));
+        let block = match defining {
+            Some(index) => Some(blocks.swap_remove(index)),
+            None => blocks.pop(),
+        };
+        let Some(entry) = entry.filter(|entry| defines(&self.prompt, entry)) else {
             return block;
         };
         // A model that only continues texts writes no block.
-        let body = block.unwrap_or_else(|| response.trim_end().to_owned());
+        let body = block.unwrap_or_else(|| answer::after_thinking(response).trim_end().to_owned());
         if body.trim().is_empty() {
             return None;
         }
-        if defines(&body, entry) {
+        let first = body.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let indented = first.starts_with([' ', '\t']);
+        if defines(&body, entry) || !(indented || returns(&body)) {
             return Some(format!("{}\n{body}\n", self.before()));
         }
-        let first = body.lines().next().unwrap_or_default();
-        let body = if first.starts_with([' ', '\t']) {
-            body
-        } else {
-            body.lines().map(|line| format!("    {line}\n")).collect()
-        };
+        let body = if indented { body } else { body.lines().map(|line| format!("    {line}\n")).collect() };
         Some(format!("{}\n{body}\n", self.prompt.trim_end_matches([' ', '\t', '\n'])))
     }
 }
@@ -229,7 +244,24 @@ fn is_definition(line: &str, name: &str) -> bool {
     let line = line.strip_prefix("async ").unwrap_or(line);
     let rest = line.strip_prefix("def ").or_else(|| line.strip_prefix("class "));
     rest.and_then(|rest| rest.trim_start().strip_prefix(name))
-        .is_some_and(|rest| rest.trim_start().starts_with(['(', ':']))
+        .is_some_and(|rest| rest.trim_start().starts_with(['(', ':', '[']))
+}
+
+/// Whether there is nothing but blanks and comments.
+fn says_nothing(source: &str) -> bool {
+    source.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'))
+}
+
+/// Whether a text returns from a function that it does not define, so that it is the body of one.
+fn returns(source: &str) -> bool {
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    let outside = |line: &str| line.strip_prefix("return").is_some_and(|rest| !rest.starts_with(is_word));
+    let function = |line: &str| {
+        let line = line.trim_start();
+        line.starts_with("def ") || line.starts_with("async def ")
+    };
+    let within = |line: &str| outside(line.trim_start()) || line.contains(": return");
+    source.lines().any(outside) || (!source.lines().any(function) && source.lines().any(within))
 }
 
 /// Whether a program defines a function at its top level, or gives the name a value.
@@ -237,7 +269,7 @@ fn defines(source: &str, name: &str) -> bool {
     source.lines().any(|line| {
         let assigned = line.strip_prefix(name).is_some_and(|rest| {
             let rest = rest.trim_start();
-            rest.starts_with('=') && !rest.starts_with("==")
+            (rest.starts_with('=') && !rest.starts_with("==")) || (rest.starts_with(':') && rest.contains('='))
         });
         assigned || is_definition(line, name)
     })
@@ -414,6 +446,25 @@ mod tests {
         let problem = problem("Write f.");
         assert_eq!(problem.source("def f(x): return 2"), None);
         assert_eq!(problem.source("```\nf = lambda x: 2\n```").as_deref(), Some("f = lambda x: 2"));
+    }
+
+    #[test]
+    fn a_continuation_may_begin_with_a_newline() {
+        let problem = problem("def f(x):\n    \"\"\"Adds one.\"\"\"\n");
+        let source = problem.source("\n    return x + 1").unwrap();
+        assert!(source.contains("\n    return x + 1"), "{source}");
+        assert_eq!(problem.source("<think>def f(x): no</think>\n    return x + 1").unwrap(), source);
+    }
+
+    #[test]
+    fn a_program_is_not_taken_for_a_body() {
+        let problem = problem("import math\ndef f(x):\n    \"\"\"Adds one.\"\"\"\n");
+        let whole = "from operator import add as g\nif True:\n    def f(x):\n        return g(x, 1)";
+        assert_eq!(problem.source(&format!("```\n{whole}\n```")).unwrap(), format!("import math\n{whole}\n"));
+        let example = "```\nf: object = lambda x: x + 1\n```\nUse:\n```\nprint(f(1))\n```";
+        assert_eq!(problem.source(example).unwrap(), "import math\nf: object = lambda x: x + 1\n");
+        let body = problem.source("```\nif x: return 2\nelse: return 3\n```").unwrap();
+        assert!(body.contains("\n    if x: return 2\n    else"), "{body}");
     }
 
     #[test]

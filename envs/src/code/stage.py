@@ -1,12 +1,19 @@
 # Runs inside the process sandbox, for `lcb`. It reads one line for the candidate and one per test, and writes one
 # line per test. Each test has a process of its own, made before any of the candidate's code runs; this process never
 # runs any. What comes back from such a process is data: the expected output is not here to be found.
-import json, os, select, signal, sys
+import atexit, json, os, select, signal, sys, threading
 
 # The work folder is the candidates': nothing is imported from there.
 sys.path[:] = [path for path in sys.path if path not in ("", ".", os.getcwd())]
 
 LIMIT = 8 << 20
+
+# Taken before any of the candidate's code runs, as all that is used after it.
+unbound = getattr(sys, "set_int_max_str_digits", lambda digits: None)
+join_threads, run_exits = threading._shutdown, atexit._run_exitfuncs
+
+# From where on an integer is written as hexadecimal digits.
+widest = 1 << 10000
 
 
 def encode(value, depth=0):
@@ -18,7 +25,7 @@ def encode(value, depth=0):
     if isinstance(value, bool):
         return "True" if int.__bool__(value) else "False"
     if isinstance(value, int):
-        return hex(int(value)) if abs(int(value)) >= 1 << 10000 else int.__repr__(value)
+        return hex(int(value)) if widest is not None and abs(int(value)) >= widest else int.__repr__(value)
     if isinstance(value, float):
         text = float.__repr__(value)
         return {"inf": "1e999", "-inf": "-1e999", "nan": "nan()"}.get(text, text)
@@ -76,8 +83,23 @@ def short(error):
     return text[:500]
 
 
-def perform(job, text, out):
-    """One test, in its own process: what it has to say goes to `out`."""
+def finish(streams):
+    """What an interpreter does after the main program: threads end, exit functions run, what was written goes out."""
+    join_threads()
+    try:
+        run_exits()
+    except Exception:
+        pass
+    for stream in [sys.stdout, *streams]:
+        try:
+            stream.flush()
+        except (AttributeError, ValueError):
+            pass
+
+
+def perform(job, text, streams):
+    """One test, in its own process: what it has to say is returned."""
+    global widest
     space = {"__name__": "__main__", "__builtins__": __builtins__}
     space.update((name, value) for name, value in ready.items() if not name.startswith("__"))
     functional = job["kind"] == "functional"
@@ -92,12 +114,19 @@ def perform(job, text, out):
             name = job["name"]
             target = getattr(space["Solution"](), name) if "Solution" in space else space[name]
             arguments = [json.loads(line) for line in text.split("\n") if line.strip()]
-            return b"V" + encode(target(*arguments)).encode("utf-8", "surrogatepass")
+            value = target(*arguments)
+            if job["whole"]:
+                unbound(0)
+                widest = None
+            return b"V" + encode(value).encode("utf-8", "surrogatepass")
         try:
             exec(code, space)
         except SystemExit:
             pass
-        sys.stdout.flush()
+        if job["whole"]:
+            finish(streams)
+        else:
+            sys.stdout.flush()
         return b"O"
     except BaseException as error:
         try:
@@ -114,6 +143,11 @@ def write_all(fd, data):
 
 def child(job, text, report, printed):
     functional = job["kind"] == "functional"
+    if job["whole"]:
+        # A test finds nothing of the ones before it.
+        folder = "test-%d" % os.getpid()
+        os.mkdir(folder)
+        os.chdir(folder)
     source = os.open("input", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     if not functional:
         write_all(source, text.encode("utf-8", "surrogatepass"))
@@ -128,7 +162,8 @@ def child(job, text, report, printed):
     sys.stdin = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.__stdin__, sys.__stdout__ = sys.stdin, sys.stdout
-    said = perform(job, text, keep)
+    atexit._clear()
+    said = perform(job, text, [sys.stdout])
     write_all(keep, said)
     os._exit(0)
 

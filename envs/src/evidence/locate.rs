@@ -1,7 +1,7 @@
 //! Where passages stand in a text, tolerant of how they were copied.
 //!
 //! A passage is looked for as it is, then by its letters and digits alone (case, whitespace, punctuation, hyphenation
-//! and ligatures do not count), then with a few edits. Letters are looked for by seeds: pieces of [`SEED`] letters of a
+//! and ligatures do not count), then with a few edits. Letters are looked for by seeds: pieces of `SEED` letters of a
 //! passage, of which one must be intact, found by a rolling hash in one pass over the text for all passages together.
 //!
 //! Invariants: work grows with the text's length and the passages' length, not with their product; memory beyond the
@@ -25,7 +25,7 @@ const MOST_PLACES: usize = 400;
 /// Bytes of text whose letters are held at once.
 pub const SEGMENT: usize = 8 << 20;
 
-/// Most passages that are looked for.
+/// Most passages that are looked for, the same one counted once.
 pub const MOST_PASSAGES: usize = 500;
 
 /// Letters and digits of a text, and where they stand.
@@ -73,14 +73,36 @@ impl Letters {
     }
 }
 
-/// Where each passage stands first, as bytes of the text; `None` where it does not. Passages beyond
-/// [`MOST_PASSAGES`] are not looked for.
+/// Where each passage stands first, as bytes of the text; `None` where it does not. White space around a passage does
+/// not count, repetitions are looked for once, and different passages beyond [`MOST_PASSAGES`] are not looked for.
 pub fn locate(text: &str, passages: &[&str]) -> Vec<Option<Range<usize>>> {
+    let (different, which) = distinct(passages.iter().copied());
+    let found = first_places(text, &different);
+    which.into_iter().map(|index| found[index].clone()).collect()
+}
+
+/// The different passages, trimmed and in the order in which they come first, and which of them each passage is.
+pub fn distinct<'a>(passages: impl IntoIterator<Item = &'a str>) -> (Vec<&'a str>, Vec<usize>) {
+    let mut different = Vec::new();
+    let mut known: HashMap<&str, usize> = HashMap::new();
+    let which = passages
+        .into_iter()
+        .map(|passage| {
+            let passage = passage.trim();
+            *known.entry(passage).or_insert_with(|| {
+                different.push(passage);
+                different.len() - 1
+            })
+        })
+        .collect();
+    (different, which)
+}
+
+fn first_places(text: &str, passages: &[&str]) -> Vec<Option<Range<usize>>> {
     let mut found: Vec<Option<Range<usize>>> = passages
         .iter()
         .take(MOST_PASSAGES)
         .map(|passage| {
-            let passage = passage.trim();
             if passage.is_empty() {
                 return None;
             }
@@ -244,4 +266,22 @@ fn banded(hay: &[char], passage: &[char], at: usize, offset: usize, most: usize)
     let start = usize::try_from(start.max(0)).ok()?;
     let end = usize::try_from((from + passage.len() as i64 + d as i64).max(0)).ok()?.min(hay.len());
     (start < end).then_some((distance, start..end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_take_no_place_among_the_passages() {
+        let mut passages = vec![" fox "; MOST_PASSAGES + 100];
+        passages.push("dog");
+        let found = locate("the fox and the dog", &passages);
+        assert!(found[..MOST_PASSAGES + 100].iter().all(|place| *place == Some(4..7)));
+        assert_eq!(found.last(), Some(&Some(16..19)));
+        let many: Vec<String> = (0..MOST_PASSAGES).map(|n| format!("no{n}")).collect();
+        let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
+        many.push("dog");
+        assert_eq!(locate("the fox and the dog", &many).last(), Some(&None));
+    }
 }

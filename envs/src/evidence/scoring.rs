@@ -1,7 +1,8 @@
 //! Passages against the evidence of a row, by the characters that they cover in the papers.
 //!
 //! Invariants: a passage that is in no paper counts as predicted and as wrong, so padding costs; a passage that is in
-//! several papers counts where it covers evidence, else in the first; what is counted are characters, once each.
+//! several papers counts where it covers evidence, else in the first; what is counted are characters, once each. The
+//! same passage said again is one passage, found or not; of different ones the first [`MOST_PASSAGES`] are looked for.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use serde_json::json;
 
 use super::answer;
 use super::intervals::{Counts, Interval, Score, merged};
-use super::locate::{MOST_PASSAGES, locate};
+use super::locate::{MOST_PASSAGES, distinct, locate};
 use super::papers::{Evidence, Paper, handed, papers};
 use crate::env::Metrics;
 use crate::rlm::ChildOutcome;
@@ -67,9 +68,9 @@ pub fn truth(papers: &[Paper<'_>], evidence: &[Evidence]) -> Truth {
     out
 }
 
-/// Marks predicted passages.
+/// Marks predicted passages, each once however often it is said.
 pub fn mark(papers: &[Paper<'_>], passages: &[String], truth: &Truth) -> Marked {
-    let texts: Vec<&str> = passages.iter().map(String::as_str).collect();
+    let (texts, which) = distinct(passages.iter().map(String::as_str));
     // By passage: the paper, the place, and whether it covers evidence.
     let mut chosen: Vec<Option<(usize, Interval, bool)>> = vec![None; texts.len()];
     for (index, paper) in papers.iter().enumerate() {
@@ -86,14 +87,13 @@ pub fn mark(papers: &[Paper<'_>], passages: &[String], truth: &Truth) -> Marked 
             }
         }
     }
-    let mut out = Marked::default();
+    // Repetitions are among those found, as they are among those given.
+    let found = which.iter().filter(|index| chosen[**index].is_some()).count();
+    let mut out = Marked { found, ..Marked::default() };
     for (text, place) in texts.iter().zip(chosen) {
         match place {
-            Some((paper, place, _)) => {
-                out.found += 1;
-                out.by_paper.entry(paper).or_default().push(place);
-            }
-            None => out.lost += text.trim().chars().count() as u64,
+            Some((paper, place, _)) => out.by_paper.entry(paper).or_default().push(place),
+            None => out.lost += text.chars().count() as u64,
         }
     }
     out
@@ -206,4 +206,19 @@ pub fn report(
     }
     let located = truth.by_paper.values().map(|places| merged(places).len()).sum();
     (scores, located, metrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passage_that_is_said_again_is_one() {
+        let papers = [Paper { id: String::new(), text: "the fox and the dog".into() }];
+        let mut passages = vec!["the fox".to_owned(); MOST_PASSAGES + 100];
+        passages.extend([" the dog ", "zebra", "zebra "].map(str::to_owned));
+        let marked = mark(&papers, &passages, &Truth::default());
+        assert_eq!((marked.found, marked.lost), (MOST_PASSAGES + 101, 5));
+        assert_eq!(marked.by_paper[&0], [Interval { start: 0, end: 7 }, Interval { start: 12, end: 19 }]);
+    }
 }

@@ -294,8 +294,14 @@ struct Checked {
     error: Option<String>,
 }
 
+/// What the check says, after the mark, before it runs the agent's code for the first time.
+const RAN: &str = "ran";
+
 /// Runs a hidden check in a sandbox of its own over a copy of the files; the reward and what the check noted. `mark`
 /// tells the check's report from everything else that is printed.
+///
+/// A check that ends without a report after it ran the agent's code is 0: that code can end its grader, and must not
+/// gain by it. Without a report before that, it is the check's own fault, an error.
 pub async fn check(
     script: &str,
     answer: &str,
@@ -308,8 +314,13 @@ pub async fn check(
     let outcome = run_job(CHECK, &payload, files, process_limits(limits, Duration::from_secs(10))).await;
     let outcome = outcome.map_err(|(RunError::Sandbox(reason) | RunError::Code(reason))| reason)?;
     let text = String::from_utf8_lossy(&whole(&outcome)).into_owned();
-    let mut reports = text.lines().filter_map(|line| line.strip_prefix(mark));
-    let (Some(report), None) = (reports.next(), reports.next()) else {
+    let (ran, reports): (Vec<&str>, Vec<&str>) =
+        text.lines().filter_map(|line| line.strip_prefix(mark)).partition(|said| *said == RAN);
+    let [report] = reports.as_slice() else {
+        if !ran.is_empty() {
+            let note = format!("the check gave no report after it ran the agent's code ({:?})", outcome.status);
+            return Ok((0.0, Some(note)));
+        }
         let said: String = outcome.stderr.text().chars().take(500).collect();
         return Err(format!("the check gave no report ({:?}): {said}", outcome.status));
     };

@@ -212,6 +212,10 @@ fn same_suite(config: &SuiteConfig, contents: Contents, options: &SuiteOptions) 
     if path.is_file() {
         return Err(OutputError::Exists(options.directory.clone()).into());
     }
+    if options.resume && options.directory.join("results.json").is_file() {
+        let difference = "`suite.json`, which says what its trajectories were played with, is gone".to_owned();
+        return Err(SuiteError::Changed { directory: options.directory.clone(), difference });
+    }
     write_whole(&path, &format!("{now:#}\n"))
 }
 

@@ -94,9 +94,12 @@ async fn wrong_method(method: Method, uri: Uri) -> ApiError {
 
 /// Lets a request in, or not.
 async fn admit(State(server): Shared, mut request: Request, next: Next) -> Response {
-    if server.stopping.is_cancelled() {
+    let stopping = || {
         let message = "this server is shutting down";
-        return ApiError::full(StatusCode::SERVICE_UNAVAILABLE, "stopping", message).into_response();
+        ApiError::full(StatusCode::SERVICE_UNAVAILABLE, "stopping", message).into_response()
+    };
+    if server.stopping.is_cancelled() {
+        return stopping();
     }
     let keys = &server.options.keys;
     let owner = if keys.is_open() { from_here(request.headers()) } else { bearer(request.headers(), keys) };
@@ -105,7 +108,9 @@ async fn admit(State(server): Shared, mut request: Request, next: Next) -> Respo
             server.open.fetch_add(1, Ordering::Relaxed);
             let _open = Open(Arc::clone(&server));
             request.extensions_mut().insert(owner);
-            next.run(request).await
+            let answer = next.run(request).await;
+            // Whoever waited for a REPL that the end of the server closed.
+            if answer.status() == StatusCode::NOT_FOUND && server.stopping.is_cancelled() { stopping() } else { answer }
         }
         Err(refused) => refused.into_response(),
     }

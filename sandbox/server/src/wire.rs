@@ -172,6 +172,9 @@ fn contexts(one: Option<&RawValue>, many: &[Box<RawValue>]) -> Result<Vec<Contex
     }
 }
 
+/// The least memory with which a REPL can run a block.
+const LEAST_MEMORY: u64 = 1 << 20;
+
 /// What is asked for over what the server gives; the stricter of both holds.
 fn limits(asked: Map<String, Json>, given: &Limits) -> Result<Limits, ApiError> {
     let wrong = |reason: String| ApiError::request(format!("`limits`: {reason}"));
@@ -188,6 +191,9 @@ fn limits(asked: Map<String, Json>, given: &Limits) -> Result<Limits, ApiError> 
         ("value_bytes", limits.value_bytes == 0),
         ("recursion", limits.recursion == 0),
     ];
+    if limits.memory_bytes < LEAST_MEMORY && limits.memory_bytes > 0 {
+        return Err(wrong(format!("`memory_bytes` must be at least {LEAST_MEMORY}, got {}", limits.memory_bytes)));
+    }
     match nothing.iter().find(|(_, nothing)| *nothing) {
         Some((name, _)) => Err(wrong(format!("`{name}` must be above 0"))),
         None => Ok(limits.stricter(given)),

@@ -104,7 +104,8 @@ pub(super) fn run(
         if let Some(most) = max_prompt_tokens {
             out["longer"] = json!({"than": most, "rows": found.longer, "ids": found.longer_ids});
         }
-        return outln!("{out}");
+        outln!("{out}")?;
+        return found.verdict();
     }
     let stopped = if limit == Some(found.rows) { " looked at" } else { "" };
     outln!("{names}: {}{stopped}, format `{format}`", counted(found.rows, "row"))?;
@@ -143,7 +144,8 @@ pub(super) fn run(
         let ids = if found.longer == 0 { String::new() } else { format!(": {}{more}", found.longer_ids.join(", ")) };
         outln!("{} longer than {} tokens{ids}", counted(found.longer, "row"), grouped(most))?;
     }
-    table(&found)
+    table(&found)?;
+    found.verdict()
 }
 
 /// The columns.
@@ -162,6 +164,14 @@ fn table(found: &Found) -> Result<(), Failure> {
 }
 
 impl Found {
+    /// A source of which not one row can be read is not one to work with.
+    fn verdict(&self) -> Result<(), Failure> {
+        match self.errors.first() {
+            Some(error) if self.rows == 0 => Err(Failure::Data(format!("no row can be read; the first: {error}"))),
+            _ => Ok(()),
+        }
+    }
+
     fn add(&mut self, row: Row) {
         self.rows += 1;
         if let Some(env) = &row.env {

@@ -108,7 +108,8 @@ pub(super) fn run(
     let bar = spinner();
     for located in rows {
         bar.inc(1);
-        sum.checked += 1;
+        // A file that holds nothing has a problem and no row.
+        sum.checked += u64::from(!matches!(&located, Err(DataError::File { .. })));
         let problem = match located {
             Err(error) => Some(Problem::of(error, &name)),
             Ok(located) => check(located, env, &registry, &mut prepared, &mut sum),

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use espalier_datasets::DataError;
 use espalier_envs::Registry;
 use espalier_envs::builtin::Builtin;
+use espalier_generator::RolloutStop;
 use espalier_generator::suite::{Mode, SuiteConfig, SuiteError, SuiteOptions, SuiteResult, compare, run_suite};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -78,13 +79,12 @@ async fn evaluate(file: &Path, arguments: &EvalArguments) -> Result<(), Failure>
     let failed: usize = run.result.cells.iter().map(|cell| cell.failed).sum();
     let played: usize = run.result.cells.iter().map(|cell| cell.rollouts).sum();
     if failed > 0 {
-        say!(
-            "{failed} of {played} rollouts failed; `espalier trajectories show {} --tree` says why",
-            directory.display()
-        );
+        say!("{failed} of {played} rollouts failed; `espalier trajectories show {}` says why", directory.display());
     }
     if failed == played && played > 0 {
-        return Err(Failure::Engine("every rollout failed".to_owned()));
+        let engine = run.result.cells.iter().any(|cell| cell.stops.contains_key(RolloutStop::EngineError.name()));
+        let said = "every rollout failed".to_owned();
+        return Err(if engine { Failure::Engine(said) } else { Failure::Environment(said) });
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use super::enclosure::{self, Complex};
 use super::expr::Expr;
 use super::functions;
 use super::poly::{Atom, Exponent, Poly};
+use super::roots;
 use super::value::Value;
 
 /// What a comparison found.
@@ -84,8 +85,10 @@ impl Comparison<'_> {
                     Found::Different
                 }
             }
+            // `1, 1` is two answers, `\{1, 1\}` one member.
+            (Value::Set(items), Value::Set(others)) => self.lists(items, others, true)?,
             (Value::Set(items) | Value::List(items), Value::Set(others) | Value::List(others)) => {
-                self.lists(items, others)?
+                self.lists(items, others, false)?
             }
             // A pair whose brackets were left out.
             (Value::Tuple { open: '(', close: ')', items }, Value::List(others))
@@ -93,8 +96,11 @@ impl Comparison<'_> {
             (Value::Union(parts), Value::Union(others) | Value::List(others))
             | (Value::List(others), Value::Union(parts)) => self.without_order(parts, others)?,
             (Value::Set(items) | Value::List(items), other) | (other, Value::Set(items) | Value::List(items)) => {
-                let distinct = self.distinct(items)?;
-                if let [single] = distinct.as_slice() { self.values(single, other)? } else { Found::Different }
+                if let [single] = items.as_slice() {
+                    self.values(single, other)?
+                } else {
+                    Found::Different
+                }
             }
             (Value::Matrix(rows), Value::Matrix(others)) => {
                 if rows.len() != others.len() {
@@ -150,7 +156,7 @@ impl Comparison<'_> {
         Ok(found)
     }
 
-    fn lists(&mut self, left: &[Value], right: &[Value]) -> Result<Found, Stop> {
+    fn lists(&mut self, left: &[Value], right: &[Value], sets: bool) -> Result<Found, Stop> {
         // `x = 1, y = 2` without its names is `1, 2`, in that order.
         let names = |values: &[Value]| -> BTreeSet<String> {
             values
@@ -165,12 +171,17 @@ impl Comparison<'_> {
         if (left_names.len() > 1) != (right_names.len() > 1) {
             return self.in_order(left, right);
         }
-        self.without_order(left, right)
+        if sets { self.without_order(left, right) } else { self.matched(left.iter().collect(), right.iter().collect()) }
     }
 
     fn without_order(&mut self, left: &[Value], right: &[Value]) -> Result<Found, Stop> {
         let left = self.distinct(left)?;
-        let mut right = self.distinct(right)?;
+        let right = self.distinct(right)?;
+        self.matched(left, right)
+    }
+
+    /// Each value of one side with one of the other.
+    fn matched(&mut self, left: Vec<&Value>, mut right: Vec<&Value>) -> Result<Found, Stop> {
         if left.len() != right.len() {
             return Ok(Found::Different);
         }
@@ -355,6 +366,9 @@ impl Comparison<'_> {
         }
         if canonical(left) && canonical(right) {
             return Ok(Found::Different);
+        }
+        if let Some(zero) = roots::vanish(&difference, self.budget)? {
+            return Ok(zero.into());
         }
         if left.has_variables() || right.has_variables() {
             self.at_points(left, right)

@@ -7,12 +7,14 @@
 //! | [`lex`], [`parse`], [`ast`] | a text in LaTeX or plain notation as a formula |
 //! | [`poly`], [`expr`], [`shared`], [`functions`] | the normal form: quotients of sums with rational coefficients over radicals, pi, e, i and variables |
 //! | [`enclosure`] | intervals that hold a value for certain |
+//! | [`roots`] | whether two roots of numbers cancel out |
 //! | [`value`], [`compare`] | sets, tuples, equations and their comparison |
 //!
-//! Two answers are compared as texts, then by their normal forms. Where only radicals of numbers, i, pi, e and variables
-//! occur, the normal form is unique and decides both ways. Functions and nested roots may be equal in ways that it does
-//! not see: constants are then enclosed in intervals (apart: different; together within 1e-9: equal), expressions with
-//! variables are compared in that way at 32 fixed points. What neither shows is not equal.
+//! Two answers are compared as texts, then by their normal forms. Where only radicals of numbers, i, pi, e and
+//! variables occur, the normal form is unique and decides both ways. Functions and nested roots may be equal in ways
+//! that it does not see: constants are then enclosed in intervals (apart: different; together within 1e-9: equal),
+//! expressions with variables are compared in that way at 32 fixed points; two roots of numbers too large to factor
+//! are compared by a power. What neither shows is not equal.
 //!
 //! Invariants: no text panics or runs long, since every step is counted ([`Limits`]) and nesting, length, terms and
 //! numbers are bounded; no state, so any number of threads may grade at once; the relation is symmetric, and reflexive
@@ -28,6 +30,7 @@ mod functions;
 mod lex;
 mod parse;
 mod poly;
+mod roots;
 mod shared;
 mod value;
 mod words;
@@ -169,16 +172,19 @@ impl Truth {
             return Ok((true, Reason::Text));
         }
         let speaks = words::speaks(answer);
-        if let (Some(words), Some(other), true) = (&self.words, words::plain(answer), self.speaks || speaks)
-            && *words == other
-        {
+        let same_words = self.words.is_some() && self.words == words::plain(answer);
+        if same_words && (self.speaks || speaks || self.meaning.is_none()) {
             return Ok((true, Reason::Text));
         }
         let Some((reading, value)) = &self.meaning else { return Ok((false, Reason::Text)) };
         if speaks {
             return Ok((false, Reason::Text));
         }
-        let (other_reading, other) = meaning(answer, true, BareLog::Ten, budget)?;
+        let (other_reading, other) = match meaning(answer, true, BareLog::Ten, budget) {
+            // `5 \text{ or more}` is no formula, and the same words.
+            Err(_) if same_words => return Ok((true, Reason::Text)),
+            meaning => meaning?,
+        };
         let (units, other_units) = (&reading.units, &other_reading.units);
         if !units.is_empty() && !other_units.is_empty() && units != other_units {
             return Ok((false, Reason::Units));

@@ -89,6 +89,8 @@ impl<'b> Evaluator<'b> {
             self.plus = true;
             values.push(value?);
         }
+        // `\pm 0`
+        values.dedup();
         Ok(values)
     }
 
@@ -325,15 +327,30 @@ impl<'b> Evaluator<'b> {
         Ok(union(parts))
     }
 
+    /// Refuses an approximation that is off by more than a hundredth.
+    fn near(&mut self, exact: &Node, approximate: &Node) -> Result<(), Stop> {
+        let (exact, approximate) = (self.expr(exact)?, self.expr(approximate)?);
+        let off = exact.sub(&approximate, self.budget)?.times(&Expr::integer(100), self.budget)?;
+        let room = exact.times(&exact, self.budget)?.sub(&off.times(&off, self.budget)?, self.budget)?;
+        match enclosure::sign(&room, self.budget)? {
+            Some(std::cmp::Ordering::Greater | std::cmp::Ordering::Equal) => Ok(()),
+            _ => Err(Stop::Undefined("an approximation of another number")),
+        }
+    }
+
     fn relation(&mut self, sides: &[Node], signs: &[Relation]) -> Result<Value, Stop> {
         let (Some(first), Some(last)) = (sides.first(), sides.last()) else {
             return Err(Stop::Undefined("a relation without sides"));
         };
-        // `4\pi \approx 12.57` is 4 pi, `x \approx 12.57` is 12.57.
+        // `4\pi \approx 12.57` is 4 pi, `5 \approx 6` is nothing, `x \approx 12.57` is 12.57.
         if let Some(at) = signs.iter().position(|sign| *sign == Relation::Approximate)
             && (at > 0 || label(first).is_none())
         {
-            return if at == 0 { self.value(first) } else { self.relation(&sides[..=at], &signs[..at]) };
+            let value = if at == 0 { self.value(first) } else { self.relation(&sides[..=at], &signs[..at]) }?;
+            for other in &sides[at + 1..] {
+                self.near(&sides[at], other)?;
+            }
+            return Ok(value);
         }
         let equality = |sign: &Relation| matches!(sign, Relation::Equal | Relation::Congruent | Relation::Approximate);
         if signs.iter().all(equality) {

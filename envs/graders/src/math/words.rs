@@ -168,3 +168,128 @@ pub(super) fn counted(word: &str) -> bool {
         || matches!(word, "degree" | "degrees" | "deg" | "percent" | "square" | "cubic" | "sq" | "cu")
         || (word.len() >= 4 && word.chars().all(|c| c.is_ascii_lowercase()) && !is_math(word))
 }
+
+/// The number words that a text behind a number starts with, as one factor, and the rest: `hundred thousand dollars` is
+/// 100,000 and `dollars`.
+pub(super) fn multiplied(text: &str) -> (u128, &str) {
+    let (mut factor, mut rest) = (1_u128, text.trim());
+    loop {
+        let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let word = rest[..end].to_ascii_lowercase();
+        let size: u128 = match word.strip_suffix('s').unwrap_or(&word) {
+            "dozen" => 12,
+            "hundred" => 100,
+            "thousand" => 1000,
+            "million" => 1_000_000,
+            "billion" => 1_000_000_000,
+            "trillion" => 1_000_000_000_000,
+            _ => return (factor, rest),
+        };
+        let Some(larger) = factor.checked_mul(size) else { return (factor, rest) };
+        factor = larger;
+        rest = rest[end..].trim_start_matches([' ', '.']);
+    }
+}
+
+/// Words behind a number that make another value of it, or none.
+const CHANGING: [&str; 68] = [
+    "or",
+    "not",
+    "no",
+    "isn't",
+    "never",
+    "wrong",
+    "false",
+    "incorrect",
+    "less",
+    "more",
+    "fewer",
+    "greater",
+    "smaller",
+    "larger",
+    "higher",
+    "lower",
+    "least",
+    "most",
+    "than",
+    "above",
+    "below",
+    "over",
+    "under",
+    "between",
+    "beyond",
+    "plus",
+    "minus",
+    "negative",
+    "about",
+    "around",
+    "roughly",
+    "nearly",
+    "almost",
+    "approximately",
+    "approx",
+    "factorial",
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "twenty",
+    "dozen",
+    "hundred",
+    "thousand",
+    "million",
+    "billion",
+    "trillion",
+    "half",
+    "halves",
+    "hundreds",
+    "thousands",
+    "millions",
+    "billions",
+    "trillions",
+    "dozens",
+    "except",
+    "without",
+    "modulo",
+    "mod",
+];
+
+/// Fractions by name; a second is a unit of time, a quarter a coin.
+const FRACTIONS: [&str; 16] = [
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+    "eleventh",
+    "twelfth",
+    "twentieth",
+    "hundredth",
+    "thousandth",
+    "millionth",
+    "billionth",
+    "trillionth",
+];
+
+/// Whether words behind a number say more than what is counted: `or more`, `tenths`, `is wrong`. `squared` does where
+/// it stands first: 25 `cm squared` is an area.
+pub(super) fn changes(text: &str) -> bool {
+    let text = text.to_lowercase();
+    let words = text.split(|c: char| !(c.is_alphabetic() || matches!(c, '-' | '\''))).filter(|word| !word.is_empty());
+    words.enumerate().any(|(at, word)| {
+        let fraction = |word: &str| FRACTIONS.contains(&word.strip_suffix('s').unwrap_or(word));
+        CHANGING.contains(&word) || word.split('-').any(fraction) || (at == 0 && matches!(word, "squared" | "cubed"))
+    })
+}

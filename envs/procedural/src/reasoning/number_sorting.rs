@@ -43,6 +43,31 @@ fn as_json(text: &str) -> Value {
     }
 }
 
+/// The list that an answer gives, on one line: its first line; the lines up to a `]` where that one opens a `[`; the
+/// lines of one number each where that one is such a line. A response that announces nothing is an answer where it has
+/// no other line than these.
+pub fn written(answer: Answer<'_>) -> Option<String> {
+    let lines: Vec<&str> = answer.lines().collect();
+    let first = lines.first()?;
+    let number = |line: &&str| decimal(line.trim_end_matches([',', ' '])).is_some();
+    let (used, list) = if first.starts_with('[') && !first.ends_with(']') {
+        let used = lines.iter().position(|line| line.ends_with(']')).map_or(lines.len(), |last| last + 1);
+        (used, lines[..used].join(" "))
+    } else if lines.iter().take(2).filter(|line| number(line)).count() == 2 {
+        let column: Vec<&str> = lines
+            .iter()
+            .copied()
+            .take_while(|line| number(line))
+            .map(|line| line.trim_end_matches([',', ' ']))
+            .collect();
+        (column.len(), column.join(", "))
+    } else {
+        (1, (*first).to_owned())
+    };
+    // `line` is none where other lines stand beside an answer that is not announced.
+    (used == lines.len() || answer.line().is_some()).then_some(list)
+}
+
 impl Generator for NumberSorting {
     type Facts = Facts;
 
@@ -88,10 +113,8 @@ impl Generator for NumberSorting {
         if facts.direction == Direction::Descending {
             truth.reverse();
         }
-        let joined = answer.lines().collect::<Vec<_>>().join(" ");
-        // A list may stand on several lines.
-        let list = answer.line().filter(|line| !line.starts_with('[') || line.ends_with(']'));
-        let given: Vec<Option<Decimal>> = items(list.unwrap_or(joined.as_str())).into_iter().map(decimal).collect();
+        let list = written(answer).unwrap_or_default();
+        let given: Vec<Option<Decimal>> = items(&list).into_iter().map(decimal).collect();
         let hits = truth.iter().zip(&given).filter(|(truth, given)| Some(**truth) == **given).count();
         Ok(Score::share(hits, truth.len().max(given.len())))
     }

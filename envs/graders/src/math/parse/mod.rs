@@ -7,6 +7,8 @@ mod call;
 mod enclosed;
 mod operand;
 
+use num_rational::BigRational;
+
 use super::ast::{Node, Relation};
 use super::budget::{Budget, Stop};
 use super::lex::{self, Kind, Token};
@@ -324,8 +326,25 @@ impl Parser<'_> {
             Some(Kind::Word(word)) if words::counted(word) => word.clone(),
             _ => return Ok(false),
         };
+        let (factor, word) = words::multiplied(&word);
+        if words::changes(word) {
+            return Err(self.expected("a unit that leaves the number as it is"));
+        }
         self.at += 1;
-        match word.as_str() {
+        if factor > 1 {
+            let factor = BigRational::from_integer(factor.into());
+            *node = match std::mem::replace(node, Node::Infinity) {
+                Node::Number(value) => {
+                    self.budget.number(value.numer().bits() + value.denom().bits() + factor.numer().bits())?;
+                    Node::Number(value * factor)
+                }
+                other => times(other, Node::Number(factor)),
+            };
+            if word.is_empty() {
+                return Ok(true);
+            }
+        }
+        match word {
             "degree" | "degrees" | "deg" | "^\\circ" => {
                 *node = Node::Degree(Box::new(std::mem::replace(node, Node::Infinity)));
                 return Ok(true);
@@ -336,7 +355,7 @@ impl Parser<'_> {
             }
             _ => {}
         }
-        let mut name = words::unit(&word).map(str::to_owned);
+        let mut name = words::unit(word).map(str::to_owned);
         // `square inches`, `sq. ft`
         if let Some((first, rest)) = word.split_once(' ')
             && let Some(unit) = words::unit(rest)

@@ -3,7 +3,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`plan`] | what the modules hold: imports without cycles, constants, functions that call at most one other |
-//! | [`write`] | a module as Python source |
+//! | [`mod@write`] | a module as Python source |
 //! | [`mod@scan`] | the answers found again from the text alone |
 //!
 //! The text is the files one after the other, in the order of their paths, each after a line `=== path ===`. Names are
