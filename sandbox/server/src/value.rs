@@ -5,12 +5,10 @@
 
 use base64::Engine as _;
 use espalier_sandbox::Value;
+use espalier_sandbox_protocol::codec::MAX_DEPTH;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value as Json};
-
-/// Levels of nesting that cross to a REPL.
-const MAX_DEPTH: usize = 64;
 
 /// The nearest JSON.
 pub fn to_json(value: &Value) -> Json {

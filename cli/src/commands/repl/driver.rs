@@ -11,10 +11,10 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::calls::PendingCall;
-use super::json_value;
 use super::lines::{self, BadLine, FIRST_REPL, Line, Order, SnapshotSource};
 use crate::failure::Failure;
 use crate::output::{self, outln};
+use espalier_sandbox_server::value as json_value;
 
 /// Longest line that is read: a 200 MB context with room for escapes.
 const MAX_LINE: u64 = 1 << 30;

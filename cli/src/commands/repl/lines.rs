@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json, json};
 
-use super::json_value;
+use espalier_sandbox_server::value as json_value;
 
 /// The name of the REPL that exists from the start.
 pub(super) const FIRST_REPL: &str = "0";

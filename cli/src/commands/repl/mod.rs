@@ -7,13 +7,11 @@
 //! | [`driver`] | `--json`: one object per line in, one per line out |
 //! | [`lines`] | the wire objects of `--json` |
 //! | [`calls`] | host calls put to the driver |
-//! | [`json_value`] | Python values as JSON and back |
 
 mod calls;
 mod driver;
 mod incomplete;
 mod interactive;
-mod json_value;
 mod lines;
 
 use std::path::Path;
@@ -101,5 +99,5 @@ fn read_context(path: &Path) -> Result<Context, Failure> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let input = |reason| Failure::Input { file: path.display().to_string(), reason };
     let json: &RawValue = serde_json::from_str(text).map_err(|error| input(format!("expected JSON: {error}")))?;
-    Ok(Context::new(json_value::parse(json).map_err(input)?))
+    Ok(Context::new(espalier_sandbox_server::value::parse(json).map_err(input)?))
 }
