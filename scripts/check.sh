@@ -10,13 +10,29 @@ step formatting
 cargo fmt --all --check
 
 step "interpreter artifact matches its sources"
-cargo run --quiet --locked --package xtask -- guest --check
+# Built as part of the workspace: alone it would ask for other features of its dependencies, and compile them again.
+cargo build --quiet --locked --workspace --bin xtask
+"${CARGO_TARGET_DIR:-target}/debug/xtask" guest --check
 
 step clippy
 cargo clippy --locked --workspace --all-targets -- -D warnings
 
 step documentation
 cargo doc --locked --workspace --no-deps --document-private-items --quiet
+
+step "one set of features, so that nothing compiles twice"
+features() {
+  cargo tree --locked --prefix none --no-dedupe -f '{p} {f}' "$@" | sed 's/ (\*)$//; s/ (proc-macro)$//' | grep -vF "$PWD" | sort -u
+}
+all=$(features --workspace -e normal,build,dev)
+for build in "--workspace -e normal,build" "--package espalier --no-default-features -e normal,build"; do
+  # shellcheck disable=SC2086 # several words on purpose
+  extra=$(comm -23 <(features $build) <(echo "$all"))
+  if [ -n "$extra" ]; then
+    printf 'compiled again by `%s`:\n%s\nGive these the features of the test build in cli/Cargo.toml.\n' "$build" "$extra" >&2
+    exit 1
+  fi
+done
 
 step "the command without libtorch"
 cargo build --locked --package espalier --no-default-features
@@ -28,7 +44,8 @@ if [ -z "$deny" ]; then
   deny=$tools/bin/cargo-deny
   version=0.20.2
   if ! "$deny" --version 2>/dev/null | grep -qF "$version"; then
-    cargo install --quiet --locked --root "$tools" --target-dir "$tools/target" "cargo-deny@$version"
+    # Unoptimised: it runs for seconds, and compiling it is what costs.
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --root "$tools" --target-dir "$tools/target" "cargo-deny@$version"
     rm -rf "$tools/target"
   fi
 fi
