@@ -1,0 +1,1 @@
+//! Advantages, policy losses, reductions, KL and off-policy correction, as pure functions.

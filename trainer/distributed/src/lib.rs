@@ -1,0 +1,1 @@
+//! Process groups: torch's own c10d from Rust.
