@@ -314,6 +314,11 @@ pub(crate) fn detected(paths: &[PathBuf]) -> Result<Format, DataError> {
     Ok(Format::Rows)
 }
 
+/// A file's records as they stand there, read as its name says: `.jsonl`, `.json`, `.csv`, `.parquet`.
+pub fn records(path: &Path) -> Result<Box<dyn Iterator<Item = Record> + Send>, DataError> {
+    reader(path)
+}
+
 /// A file's records, read as its name says.
 pub(crate) fn reader(path: &Path) -> Result<Box<dyn Iterator<Item = Record> + Send>, DataError> {
     if path.is_dir() {

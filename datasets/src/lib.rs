@@ -34,7 +34,7 @@ pub mod table;
 mod template;
 
 pub use error::DataError;
-pub use files::Located;
+pub use files::{Located, records};
 pub use format::{FORMATS, Format, FormatSpec};
 pub use left_out::LeftOut;
 pub use length::TokenCounter;

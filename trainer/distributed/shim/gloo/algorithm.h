@@ -1,0 +1,2 @@
+// Nothing of this header is needed; see `gloo/rendezvous/store.h`.
+#pragma once

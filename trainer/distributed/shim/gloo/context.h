@@ -1,0 +1,10 @@
+// Only what `ProcessGroupGloo.hpp` names; see `gloo/rendezvous/store.h`.
+#pragma once
+#include <chrono>
+
+namespace gloo {
+class Context {
+ public:
+  void setTimeout(std::chrono::milliseconds timeout);
+};
+}  // namespace gloo

@@ -1,0 +1,10 @@
+// Only what `ProcessGroupGloo.hpp` names; see `gloo/rendezvous/store.h`.
+#pragma once
+
+namespace gloo::transport {
+class Device;
+class UnboundBuffer {
+ public:
+  virtual ~UnboundBuffer();
+};
+}  // namespace gloo::transport

@@ -1,0 +1,337 @@
+//! Checkpoints: folders `global_step_N` that are whole or not there, and lead to the same next step.
+//!
+//! ```text
+//! latest_ckpt_global_step.txt     the newest step, written last
+//! global_step_N/
+//!   manifest.json                 size and SHA-256 of every other file
+//!   trainer_state.json            step, optimiser steps, dropout position, and what the loop keeps
+//!   policy/trained.safetensors    trained parameters by name, in the master's type
+//!   policy/moments.safetensors    `exp_avg.NAME` and `exp_avg_sq.NAME`
+//!   policy/adapter/               the same adapter in PEFT's layout, where there is one
+//! ```
+//!
+//! Parameters lie under their names, not in shards, so any number of processes resumes what any other number saved.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use espalier_distributed::Reduction;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tch::Tensor;
+
+use crate::error::TrainError;
+use crate::files::{self, PendingFolder, SafetensorsReader, SafetensorsWriter, read_json, write_json};
+use crate::model::{TrainModel, Visit};
+use crate::optimizer::AdamW;
+use crate::peft;
+
+const FORMAT: u32 = 1;
+const LATEST: &str = "latest_ckpt_global_step.txt";
+const PREFIX: &str = "global_step_";
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    format: u32,
+    files: BTreeMap<String, FileEntry>,
+}
+
+#[derive(Serialize, Deserialize, PartialEq, Debug)]
+struct FileEntry {
+    bytes: u64,
+    sha256: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    global_step: u64,
+    optimizer_steps: u64,
+    skipped_steps: u64,
+    passes: u64,
+    parameters: i64,
+    /// What the loop keeps.
+    state: Value,
+}
+
+/// A folder of checkpoints.
+#[derive(Clone, Debug)]
+pub struct CheckpointStore {
+    root: PathBuf,
+    keep: Option<usize>,
+}
+
+impl CheckpointStore {
+    /// Checkpoints in `root`, of which the newest `keep` stay.
+    pub fn new(root: impl Into<PathBuf>, keep: Option<usize>) -> Self {
+        Self { root: root.into(), keep }
+    }
+
+    /// Where a step's checkpoint lies.
+    pub fn path(&self, step: u64) -> PathBuf {
+        self.root.join(format!("{PREFIX}{step}"))
+    }
+
+    /// Saves a step with what the loop keeps, then removes the oldest beyond those to keep. What fails leaves the
+    /// checkpoints before it as they were. All processes must call this together; the first one writes.
+    pub fn save(
+        &self,
+        step: u64,
+        model: &TrainModel,
+        optimizer: &AdamW,
+        state: &Value,
+        base: &str,
+    ) -> Result<PathBuf, TrainError> {
+        let target = self.path(step);
+        let written = self.write(step, model, optimizer, state, base);
+        // Every process learns whether the first one could write.
+        let mut whole = Tensor::f_from_slice(&[i64::from(written.is_ok())])?;
+        model.group().all_reduce(&mut whole, Reduction::Min)?;
+        written?;
+        if whole.f_int64_value(&[0])? == 0 {
+            let reason = "the first process could not write it; its own error says why".to_owned();
+            return Err(TrainError::File { path: target, reason });
+        }
+        Ok(target)
+    }
+
+    fn write(
+        &self,
+        step: u64,
+        model: &TrainModel,
+        optimizer: &AdamW,
+        state: &Value,
+        base: &str,
+    ) -> Result<(), TrainError> {
+        let mut pending = None;
+        let mut failed = None;
+        if model.group().rank() == 0 {
+            match self.begin(step) {
+                Ok(folder) => pending = Some(folder),
+                Err(error) => failed = Some(error),
+            }
+        }
+        let folder = pending.as_ref().map(|p| p.path().join("policy"));
+        // The others gather whatever happens to the first one's disk.
+        let mut note = |result: Result<(), TrainError>| {
+            if let Err(error) = result {
+                failed.get_or_insert(error);
+            }
+        };
+        note(save_trained(model, folder.as_deref()));
+        note(save_moments(model, optimizer, folder.as_deref()));
+        if model.targets().is_some() {
+            let adapter = folder.as_ref().map(|f| f.join("adapter"));
+            if let Some(adapter) = &adapter {
+                note(fs::create_dir_all(adapter).map_err(TrainError::io("create", adapter)));
+            }
+            note(peft::save_into(model, adapter.as_deref(), base));
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let Some(pending) = pending else { return Ok(()) };
+        let state = State {
+            global_step: step,
+            optimizer_steps: optimizer.steps(),
+            skipped_steps: optimizer.skipped(),
+            passes: model.passes(),
+            parameters: model.parameters().0,
+            state: state.clone(),
+        };
+        write_json(&pending.path().join("trainer_state.json"), &state)?;
+        let files = entries(pending.path())?;
+        write_json(&pending.path().join("manifest.json"), &Manifest { format: FORMAT, files })?;
+        pending.finish()?;
+        let latest = self.root.join(format!("{LATEST}.partial"));
+        files::write(&latest, step.to_string().as_bytes())?;
+        fs::rename(&latest, self.root.join(LATEST)).map_err(TrainError::io("rename", &latest))?;
+        files::sync_folder(&self.root)?;
+        self.prune()
+    }
+
+    fn begin(&self, step: u64) -> Result<PendingFolder, TrainError> {
+        fs::create_dir_all(&self.root).map_err(TrainError::io("create", &self.root))?;
+        let pending = PendingFolder::begin(&self.path(step))?;
+        let policy = pending.path().join("policy");
+        fs::create_dir_all(&policy).map_err(TrainError::io("create", &policy))?;
+        Ok(pending)
+    }
+
+    fn steps(&self) -> Result<Vec<u64>, TrainError> {
+        let entries = match fs::read_dir(&self.root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(TrainError::io("read", &self.root)(error)),
+        };
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let mut steps: Vec<u64> =
+            names.filter_map(|name| name.to_str()?.strip_prefix(PREFIX)?.parse().ok()).collect();
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    fn prune(&self) -> Result<(), TrainError> {
+        let Some(keep) = self.keep else { return Ok(()) };
+        let steps = self.steps()?;
+        for step in &steps[..steps.len().saturating_sub(keep.max(1))] {
+            let path = self.path(*step);
+            fs::remove_dir_all(&path).map_err(TrainError::io("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    /// The newest whole checkpoint, if there is one.
+    pub fn latest(&self) -> Result<Option<Checkpoint>, TrainError> {
+        match self.steps()?.last() {
+            Some(step) => Checkpoint::open(&self.path(*step)).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+fn save_trained(model: &TrainModel, folder: Option<&Path>) -> Result<(), TrainError> {
+    let kind = model.options().precision.master();
+    let tensors: Vec<_> = model.trained_parts().map(|p| (p.name.clone(), p.shape.clone())).collect();
+    let mut out = folder
+        .map(|folder| SafetensorsWriter::create(&folder.join("trained.safetensors"), &tensors, kind, None))
+        .transpose()?;
+    model.visit(Visit::Trained, &mut |name, value| out.as_mut().map_or(Ok(()), |out| out.put(name, &value)))?;
+    out.map_or(Ok(()), SafetensorsWriter::finish)
+}
+
+fn moment(which: usize, name: &str) -> String {
+    format!("{}.{name}", ["exp_avg", "exp_avg_sq"][which])
+}
+
+fn save_moments(model: &TrainModel, optimizer: &AdamW, folder: Option<&Path>) -> Result<(), TrainError> {
+    if optimizer.steps() == 0 {
+        return Ok(());
+    }
+    let kind = model.options().precision.master();
+    let parts = model.trained_parts();
+    let tensors: Vec<_> = parts.flat_map(|p| [0, 1].map(|i| (moment(i, &p.name), p.shape.clone()))).collect();
+    let mut out = folder
+        .map(|folder| SafetensorsWriter::create(&folder.join("moments.safetensors"), &tensors, kind, None))
+        .transpose()?;
+    optimizer.visit(model, &mut |name, first, second| {
+        let Some(out) = &mut out else { return Ok(()) };
+        out.put(&moment(0, name), &first)?;
+        out.put(&moment(1, name), &second)
+    })?;
+    out.map_or(Ok(()), SafetensorsWriter::finish)
+}
+
+/// Size and hash of every file below a folder.
+fn entries(folder: &Path) -> Result<BTreeMap<String, FileEntry>, TrainError> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next).map_err(TrainError::io("read", &next))?.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+            if name != "manifest.json" {
+                found.insert(name, entry_of(&path)?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn entry_of(path: &Path) -> Result<FileEntry, TrainError> {
+    let mut file = File::open(path).map_err(TrainError::io("read", path))?;
+    let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
+    loop {
+        let n = file.read(&mut buffer).map_err(TrainError::io("read", path))?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&buffer[..n]);
+        bytes += n as u64;
+    }
+    let sha256 = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    Ok(FileEntry { bytes, sha256 })
+}
+
+/// A whole checkpoint.
+pub struct Checkpoint {
+    path: PathBuf,
+    state: State,
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint folder and checks every file against the manifest.
+    pub fn open(path: &Path) -> Result<Self, TrainError> {
+        let broken = |reason: String| TrainError::File {
+            path: path.to_owned(),
+            reason: format!("{reason}; resume from another checkpoint"),
+        };
+        let manifest = path.join("manifest.json");
+        if !manifest.exists() {
+            return Err(broken("expected a checkpoint with a `manifest.json`, found none: it is half-written".to_owned()));
+        }
+        let manifest: Manifest = read_json(&manifest)?;
+        if manifest.format != FORMAT {
+            return Err(broken(format!("expected format {FORMAT}, found {}", manifest.format)));
+        }
+        for (name, expected) in &manifest.files {
+            let file = path.join(name);
+            if !file.exists() {
+                return Err(broken(format!("`{name}` is missing")));
+            }
+            let found = entry_of(&file)?;
+            if found != *expected {
+                return Err(broken(format!(
+                    "`{name}`: expected {} bytes with SHA-256 {}, found {} with {}",
+                    expected.bytes, expected.sha256, found.bytes, found.sha256
+                )));
+            }
+        }
+        Ok(Self { path: path.to_owned(), state: read_json(&path.join("trainer_state.json"))? })
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The step after which it was saved.
+    pub fn step(&self) -> u64 {
+        self.state.global_step
+    }
+
+    /// What the loop kept.
+    pub fn state(&self) -> &Value {
+        &self.state.state
+    }
+
+    /// Brings a model and its optimiser to where they were. They must have been built with the same settings.
+    pub fn restore(&self, model: &mut TrainModel, optimizer: &mut AdamW) -> Result<(), TrainError> {
+        let policy = self.path.join("policy");
+        let trained = SafetensorsReader::open(&policy.join("trained.safetensors"))?;
+        model.set_trained(&mut |name, shape| trained.get(name, shape))?;
+        model.set_passes(self.state.passes);
+        let found = model.parameters().0;
+        if found != self.state.parameters {
+            return Err(TrainError::File {
+                path: self.path.clone(),
+                reason: format!("it trains {} parameters, this run {found}: resume with the same settings", self.state.parameters),
+            });
+        }
+        let moments = if self.state.optimizer_steps > 0 {
+            Some(SafetensorsReader::open(&policy.join("moments.safetensors"))?)
+        } else {
+            None
+        };
+        optimizer.restore(model, self.state.optimizer_steps, self.state.skipped_steps, &mut |name, shape| {
+            let Some(file) = &moments else { unreachable!("moments are asked for after the first step only") };
+            Ok((file.get(&moment(0, name), shape)?, file.get(&moment(1, name), shape)?))
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! Trains policies: LoRA and full fine-tuning, by reinforcement learning and on examples.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`layout`] | units, slots and parts: which tensor lies where in a unit's flat buffers |
+//! | [`lora`] | adapters: which modules, how they begin |
+//! | [`decoder`] | one layer as a differentiable function over packed sequences |
+//! | [`head`] | the output layer in chunks: log-probabilities, entropies, their gradients |
+//! | [`packing`] | rows to micro-batches |
+//! | [`model`] | the model in shards: forward, backward, gradients |
+//! | [`optimizer`] | AdamW, schedules, clipping |
+//! | [`checkpoint`] | folders that lead to the same next step |
+//! | [`peft`], [`export`] | adapters in PEFT's layout, models in Hugging Face's |
+//! | [`files`] | safetensors one tensor at a time, folders that appear whole |
+//!
+//! Invariants: sums over a batch do not depend on how it is divided into micro-batches or over processes, but for
+//! rounding; with one process the shard is the whole and nothing is copied; nothing half-written has a final name.
+
+pub mod checkpoint;
+pub mod decoder;
+pub mod error;
+pub mod export;
+pub mod files;
+pub mod head;
+pub mod layout;
+pub mod lora;
+pub mod model;
+pub mod optimizer;
+pub mod packing;
+pub mod peft;
+pub mod sft;
+
+pub use error::TrainError;
+pub use model::{ModelOptions, TrainModel, TrainPrecision};

@@ -1,0 +1,919 @@
+//! A decoder that trains: units in shards, forward and backward passes, gradients.
+//!
+//! Every process holds one shard of each unit (see [`layout`](crate::layout)); with one process the shard is the whole.
+//! A pass gathers a unit, uses it and drops it. Its gradient is summed over the processes and each keeps its shard of it.
+//!
+//! - Without checkpointing (one process only) autograd records the whole pass.
+//! - With it only the input of each layer is kept. The backward pass takes the layers in reverse: gather, compute again
+//!   with autograd, backward through `(y * g).sum()`, reduce-scatter, drop. Sharded training always works this way, as a
+//!   recorded pass would keep every gathered unit alive.
+//!
+//! Invariant: a unit is gathered by all processes at the same moment and in the same order, whatever their rows are; a
+//! process without rows takes part with one token that predicts nothing.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use espalier_distributed::{Group, Reduction};
+use espalier_engine::config::DecoderConfig;
+use espalier_engine::models::read_config;
+use espalier_engine::weights::Weights;
+use espalier_engine::{ModelError, Precision};
+use tch::{Device, IndexOp, Kind, Tensor};
+
+use crate::decoder::{self, Adapter, AdapterStep, LayerWeights, Linear, StepShape};
+use crate::error::TrainError;
+use crate::head::{self, HeadOptions, HeadWeights, Predictions};
+use crate::layout::{Flat, Part, Place, UnitLayout};
+use crate::lora::{LoraConfig, LoraInit, Targets, module_path};
+use crate::packing::MicroBatch;
+
+/// In which type the model computes. Trained parameters, gradients and optimiser states are 32-bit floats under both of
+/// the first two (master weights), 64-bit under the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrainPrecision {
+    /// bfloat16: the fast path on processors that know it.
+    #[default]
+    Bf16,
+    /// 32 bits.
+    F32,
+    /// 64 bits: to compare implementations.
+    F64,
+}
+
+impl TrainPrecision {
+    /// The type of activations and weights in use.
+    pub fn compute(self) -> Kind {
+        match self {
+            Self::Bf16 => Kind::BFloat16,
+            Self::F32 => Kind::Float,
+            Self::F64 => Kind::Double,
+        }
+    }
+
+    /// The type of trained parameters, gradients and moments.
+    pub fn master(self) -> Kind {
+        decoder::wide(self.compute())
+    }
+}
+
+/// What a model is built with.
+#[derive(Clone, Debug, Default)]
+pub struct ModelOptions {
+    /// In which type it computes.
+    pub precision: TrainPrecision,
+    /// Adapters; rank 0 trains all weights.
+    pub lora: LoraConfig,
+    /// Whether layers are computed again in the backward pass instead of being remembered.
+    pub gradient_checkpointing: bool,
+    /// Seed of new parameters and of dropout.
+    pub seed: u64,
+}
+
+struct AdapterPlaces {
+    a: Place,
+    b: Vec<(usize, Place)>,
+}
+
+struct LinearPlaces {
+    weight: Place,
+    bias: Option<Place>,
+    parts: Vec<i64>,
+    adapter: Option<AdapterPlaces>,
+}
+
+struct LayerPlaces {
+    input_norm: Place,
+    qkv: LinearPlaces,
+    q_norm: Option<Place>,
+    k_norm: Option<Place>,
+    output: LinearPlaces,
+    post_norm: Place,
+    gate_up: LinearPlaces,
+    down: LinearPlaces,
+}
+
+struct RootPlaces {
+    embedding: Place,
+    norm: Place,
+    /// Absent where the embedding is the output layer.
+    head: Option<Place>,
+    adapter: Option<(Place, Place)>,
+}
+
+/// A unit's shards on this process.
+pub(crate) struct Unit {
+    pub(crate) layout: UnitLayout,
+    frozen: Tensor,
+    /// Trained parameters.
+    pub(crate) master: Tensor,
+    /// The same in the type of computation, where that differs.
+    compute: Option<Tensor>,
+    /// Sum of gradients since the last step.
+    pub(crate) gradient: Option<Tensor>,
+}
+
+/// A decoder that trains.
+pub struct TrainModel {
+    config: DecoderConfig,
+    options: ModelOptions,
+    targets: Option<Targets>,
+    group: Group,
+    root: RootPlaces,
+    layers: Vec<LayerPlaces>,
+    /// The root, then the layers.
+    pub(crate) units: Vec<Unit>,
+    /// Passes so far, which seed the dropout.
+    passes: u64,
+}
+
+/// A unit while it is whole.
+struct Gathered {
+    frozen: Tensor,
+    /// One tensor for each trained slot.
+    leaves: Vec<Tensor>,
+}
+
+impl Gathered {
+    fn get(&self, layout: &UnitLayout, place: Place) -> Result<Tensor, TrainError> {
+        Ok(match place {
+            Place::Trained(i) => self.leaves[i].shallow_clone(),
+            Place::Frozen(i) => {
+                let slot = &layout.frozen.slots()[i];
+                self.frozen.f_narrow(0, slot.offset, slot.numel())?.f_view(slot.shape().as_slice())?
+            }
+        })
+    }
+
+    fn linear(&self, layout: &UnitLayout, places: &LinearPlaces, rank: i64) -> Result<Linear, TrainError> {
+        let adapter = match &places.adapter {
+            None => None,
+            Some(adapter) => Some(Adapter {
+                a: self.get(layout, adapter.a)?,
+                b: adapter
+                    .b
+                    .iter()
+                    .map(|(part, place)| Ok((*part, self.get(layout, *place)?)))
+                    .collect::<Result<_, TrainError>>()?,
+                rank,
+            }),
+        };
+        Ok(Linear {
+            weight: self.get(layout, places.weight)?,
+            bias: places.bias.map(|place| self.get(layout, place)).transpose()?,
+            parts: places.parts.clone(),
+            adapter,
+        })
+    }
+}
+
+/// Where parameters come from when a model is built.
+enum Source<'a> {
+    Files(&'a Weights),
+    Random { seed: u64 },
+}
+
+impl TrainModel {
+    /// Loads a model folder in the Hugging Face layout.
+    pub fn load(folder: &Path, options: ModelOptions, group: Group) -> Result<Self, TrainError> {
+        let config = read_config(folder)?.decoder;
+        let weights = Weights::open(folder, Precision::F32)?;
+        let known = Self::build(&config, &options, group, &Source::Files(&weights))?;
+        let names: std::collections::BTreeSet<&str> = known.names().collect();
+        let surplus = |name: &&str| {
+            !names.contains(name) && !name.ends_with("rotary_emb.inv_freq") && !(config.tied && *name == "lm_head.weight")
+        };
+        if let Some(name) = weights.names().find(surplus) {
+            return Err(TrainError::Model(ModelError::Config {
+                path: folder.join("config.json"),
+                key: "architectures".to_owned(),
+                expected: "a family of which this trainer knows all tensors".to_owned(),
+                found: format!("an unknown tensor `{name}` in the weights"),
+            }));
+        }
+        Ok(known)
+    }
+
+    /// A model with new weights: matrices normal with standard deviation 0.02, norms 1, biases 0.
+    pub fn random(config: &DecoderConfig, options: ModelOptions, group: Group) -> Result<Self, TrainError> {
+        Self::build(config, &options, group, &Source::Random { seed: options.seed })
+    }
+
+    fn build(
+        config: &DecoderConfig,
+        options: &ModelOptions,
+        group: Group,
+        source: &Source<'_>,
+    ) -> Result<Self, TrainError> {
+        let _guard = tch::no_grad_guard();
+        options.lora.validate("model.lora")?;
+        let targets =
+            if options.lora.rank > 0 { Some(options.lora.targets(config, "model.lora")?) } else { None };
+        let full = targets.is_none();
+        let rank = options.lora.rank;
+        let mut layouts = Vec::new();
+        let c = config;
+        let mut root = UnitLayout::default();
+        let embedding = root.push(full, vec![Part::new("model.embed_tokens.weight", &[c.vocab, c.hidden])]);
+        let norm = root.push(full, vec![Part::new("model.norm.weight", &[c.hidden])]);
+        let head = (!c.tied).then(|| root.push(full, vec![Part::new("lm_head.weight", &[c.vocab, c.hidden])]));
+        let adapter = targets.as_ref().is_some_and(|t| t.lm_head).then(|| {
+            let a = root.push(true, vec![Part::new("lm_head.lora_A.weight", &[rank, c.hidden])]);
+            (a, root.push(true, vec![Part::new("lm_head.lora_B.weight", &[c.vocab, rank])]))
+        });
+        let root_places = RootPlaces { embedding, norm, head, adapter };
+        layouts.push(root);
+        let mut layers = Vec::new();
+        for index in 0..c.layers as usize {
+            let mut unit = UnitLayout::default();
+            let chosen = targets.as_ref().map_or([false; 7], |t| t.layers[index]);
+            layers.push(layer_places(c, index, full, rank, chosen, &mut unit));
+            layouts.push(unit);
+        }
+        let (rank_of, world) = (group.rank() as i64, group.world_size() as i64);
+        let (compute, master) = (options.precision.compute(), options.precision.master());
+        let mut units = Vec::new();
+        for layout in layouts {
+            let shard = |flat: &Flat, kind: Kind| -> Result<Tensor, TrainError> {
+                let len = flat.shard_len(world);
+                let whole = decoder::zeros(&[len * world], kind)?;
+                for (offset, part) in flat.parts() {
+                    let value = initial(part, source, options)?;
+                    whole.f_narrow(0, offset, part.numel())?.f_copy_(&value.f_view([-1i64])?)?;
+                }
+                // A copy, so that the rest is freed.
+                Ok(if world == 1 { whole } else { whole.f_narrow(0, rank_of * len, len)?.f_copy()? })
+            };
+            let trained = shard(&layout.trained, master)?;
+            units.push(Unit {
+                frozen: shard(&layout.frozen, compute)?,
+                compute: if compute == master { None } else { Some(trained.f_to_kind(compute)?) },
+                master: trained,
+                gradient: None,
+                layout,
+            });
+        }
+        Ok(Self {
+            config: c.clone(),
+            options: options.clone(),
+            targets,
+            group,
+            root: root_places,
+            layers,
+            units,
+            passes: 0,
+        })
+    }
+
+    /// The decoder's shape.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// What the model was built with.
+    pub fn options(&self) -> &ModelOptions {
+        &self.options
+    }
+
+    /// The processes that share the model.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Names of all tensors, adapters included.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.parts().map(|part| part.name.as_str())
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        let flats = self.units.iter().flat_map(|u| [&u.layout.frozen, &u.layout.trained]);
+        flats.flat_map(|flat| flat.slots().iter().flat_map(|slot| slot.parts.iter()))
+    }
+
+    /// Name and shape of every trained tensor.
+    pub fn trained_parts(&self) -> impl Iterator<Item = &Part> {
+        self.units.iter().flat_map(|u| u.layout.trained.slots().iter().flat_map(|slot| slot.parts.iter()))
+    }
+
+    /// Name and shape of every tensor that is not an adapter's.
+    pub fn base_parts(&self) -> impl Iterator<Item = &Part> {
+        self.parts().filter(|p| !p.name.ends_with("lora_A.weight") && !p.name.ends_with("lora_B.weight"))
+    }
+
+    /// Number of trained and of all parameters.
+    pub fn parameters(&self) -> (i64, i64) {
+        let trained: i64 = self.units.iter().map(|u| u.layout.trained.numel()).sum();
+        (trained, trained + self.units.iter().map(|u| u.layout.frozen.numel()).sum::<i64>())
+    }
+
+    /// Bytes of parameters and gradients that this process holds between passes.
+    pub fn resident_bytes(&self) -> usize {
+        let size = |t: &Tensor| t.numel() * t.kind().elt_size_in_bytes();
+        let of = |u: &Unit| {
+            size(&u.frozen)
+                + size(&u.master)
+                + u.compute.as_ref().map_or(0, size)
+                + u.gradient.as_ref().map_or(0, size)
+        };
+        self.units.iter().map(of).sum()
+    }
+
+    /// Passes so far; dropout is seeded by it, so a resumed run drops what the whole run would have.
+    pub fn passes(&self) -> u64 {
+        self.passes
+    }
+
+    /// Goes on counting passes from here.
+    pub fn set_passes(&mut self, passes: u64) {
+        self.passes = passes;
+    }
+
+    /// One shard after the other is put together; with one process nothing is copied.
+    pub(crate) fn whole(&self, shard: &Tensor) -> Result<Tensor, TrainError> {
+        if self.group.world_size() == 1 {
+            return Ok(shard.shallow_clone());
+        }
+        let elements = shard.size()[0] * self.group.world_size() as i64;
+        let mut whole = Tensor::f_empty([elements], (shard.kind(), shard.device()))?;
+        self.group.all_gather_into(&mut whole, shard)?;
+        Ok(whole)
+    }
+
+    fn gather(&self, unit: usize, gradients: bool) -> Result<Gathered, TrainError> {
+        let unit = &self.units[unit];
+        let _guard = tch::no_grad_guard();
+        let frozen = if unit.layout.frozen.numel() > 0 { self.whole(&unit.frozen)? } else { unit.frozen.shallow_clone() };
+        let mut leaves = Vec::new();
+        if unit.layout.trained.numel() > 0 {
+            let trained = self.whole(unit.compute.as_ref().unwrap_or(&unit.master))?;
+            for slot in unit.layout.trained.slots() {
+                let leaf = trained.f_narrow(0, slot.offset, slot.numel())?.f_view(slot.shape().as_slice())?.f_detach()?;
+                leaves.push(if gradients { leaf.f_set_requires_grad(true)? } else { leaf });
+            }
+        }
+        Ok(Gathered { frozen, leaves })
+    }
+
+    fn layer_weights(&self, index: usize, whole: &Gathered) -> Result<LayerWeights, TrainError> {
+        let layout = &self.units[index + 1].layout;
+        let places = &self.layers[index];
+        let rank = self.options.lora.rank;
+        let get = |place| whole.get(layout, place);
+        Ok(LayerWeights {
+            input_norm: get(places.input_norm)?,
+            qkv: whole.linear(layout, &places.qkv, rank)?,
+            q_norm: places.q_norm.map(get).transpose()?,
+            k_norm: places.k_norm.map(get).transpose()?,
+            output: whole.linear(layout, &places.output, rank)?,
+            post_norm: get(places.post_norm)?,
+            gate_up: whole.linear(layout, &places.gate_up, rank)?,
+            down: whole.linear(layout, &places.down, rank)?,
+        })
+    }
+
+    fn head_weights(&self, root: &Gathered) -> Result<HeadWeights, TrainError> {
+        let layout = &self.units[0].layout;
+        let weight = root.get(layout, self.root.head.unwrap_or(self.root.embedding))?.f_detach()?;
+        let adapter = match self.root.adapter {
+            None => None,
+            Some((a, b)) => Some((
+                root.get(layout, a)?.f_detach()?,
+                root.get(layout, b)?.f_detach()?,
+                self.options.lora.scaling(),
+            )),
+        };
+        Ok(HeadWeights { weight, adapter })
+    }
+
+    fn step_shape<'a>(&'a self, batch: &'a MicroBatch, training: bool) -> Result<StepShape<'a>, TrainError> {
+        let kind = self.options.precision.compute();
+        let (cos, sin) = decoder::rotation(&self.config, &batch.positions, kind)?;
+        let dropout = if training { self.options.lora.dropout } else { 0.0 };
+        let adapters = AdapterStep { scaling: self.options.lora.scaling(), dropout };
+        Ok(StepShape { config: &self.config, cos, sin, runs: &batch.runs, adapters })
+    }
+
+    fn embed(&self, root: &Gathered, batch: &MicroBatch) -> Result<Tensor, TrainError> {
+        let table = root.get(&self.units[0].layout, self.root.embedding)?;
+        Ok(Tensor::f_embedding(&table, &batch.ids, -1, false, false)?)
+    }
+
+    fn check(&self, batch: &MicroBatch) -> Result<(), TrainError> {
+        let longest = batch.runs.iter().map(|r| r.len).max().unwrap_or(0);
+        if longest > self.config.context {
+            let row = batch.rows.last().copied().unwrap_or(0);
+            return Err(TrainError::Row {
+                row,
+                reason: format!("{longest} tokens, the model's context has {}", self.config.context),
+            });
+        }
+        if batch.ids.numel() > 0 {
+            let (least, most) = (batch.ids.f_min()?.f_int64_value(&[])?, batch.ids.f_max()?.f_int64_value(&[])?);
+            if least < 0 || most >= self.config.vocab {
+                let found = if least < 0 { least } else { most };
+                return Err(TrainError::Row {
+                    row: batch.rows.first().copied().unwrap_or(0),
+                    reason: format!("token {found} in it or a row beside it, the vocabulary has {}", self.config.vocab),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The last norm's output at the tokens that predict something.
+    fn finish(&self, root: &Gathered, x: &Tensor, batch: &MicroBatch) -> Result<Tensor, TrainError> {
+        let norm = root.get(&self.units[0].layout, self.root.norm)?;
+        // The norm is by token: it need not see those that predict nothing.
+        let selected = x.f_index_select(0, &batch.select)?;
+        Ok(decoder::rms_norm(&selected, &norm, self.config.norm_eps)?)
+    }
+
+    /// Log-probabilities without gradients.
+    pub fn predict(&self, batch: &MicroBatch, options: HeadOptions) -> Result<Predictions, TrainError> {
+        let _guard = tch::no_grad_guard();
+        self.check(batch)?;
+        let root = self.gather(0, false)?;
+        let step = self.step_shape(batch, false)?;
+        let mut x = self.embed(&root, batch)?;
+        for index in 0..self.layers.len() {
+            let whole = self.gather(index + 1, false)?;
+            x = decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?;
+        }
+        let hidden = self.finish(&root, &x, batch)?;
+        Ok(head::forward(&self.head_weights(&root)?, &hidden, &batch.targets, options, false)?.predictions)
+    }
+
+    /// One forward and backward pass; gradients are added to those that are there. `loss` takes the predictions, which
+    /// record what is done with them, and returns a scalar to minimise. The result is that scalar.
+    ///
+    /// Errors: a loss that is not finite names the first row whose log-probability is not.
+    pub fn forward_backward(
+        &mut self,
+        batch: &MicroBatch,
+        options: HeadOptions,
+        loss: &mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>,
+    ) -> Result<f64, TrainError> {
+        self.check(batch)?;
+        self.passes += 1;
+        let root = self.gather(0, true)?;
+        if self.group.world_size() > 1 || self.options.gradient_checkpointing {
+            self.recomputed(&root, batch, options, loss)
+        } else {
+            self.recorded(&root, batch, options, loss)
+        }
+    }
+
+    /// Seeds torch's generator for a layer of the current pass, where something is drawn.
+    fn seed_layer(&self, index: usize) {
+        if self.options.lora.dropout > 0.0 {
+            let seed = self.options.seed ^ self.passes.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let rank = (self.group.rank() as u64) << 32;
+            tch::manual_seed((seed.wrapping_add(rank + index as u64) >> 1) as i64);
+        }
+    }
+
+    /// The whole pass recorded by autograd.
+    fn recorded(
+        &mut self,
+        root: &Gathered,
+        batch: &MicroBatch,
+        options: HeadOptions,
+        loss: &mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>,
+    ) -> Result<f64, TrainError> {
+        let step = self.step_shape(batch, true)?;
+        let mut x = self.embed(root, batch)?;
+        let mut leaves: Vec<Tensor> = Vec::new();
+        let mut of_unit = Vec::new();
+        for index in 0..self.layers.len() {
+            let whole = self.gather(index + 1, true)?;
+            self.seed_layer(index);
+            x = decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?;
+            of_unit.push((index + 1, whole.leaves.len()));
+            leaves.extend(whole.leaves);
+        }
+        let hidden = self.finish(root, &x, batch)?;
+        drop(x);
+        drop(step);
+        let (value, d_hidden, d_root) = self.head(root, &hidden, batch, options, loss)?;
+        let mut gradients = self.root_gradients(d_root)?;
+        let recorded = self.recorded_root(root);
+        if hidden.requires_grad() {
+            let inputs: Vec<&Tensor> = leaves.iter().chain(recorded.iter().map(|(_, leaf)| leaf)).collect();
+            let scalar = hidden.f_mul(&d_hidden)?.f_sum(None)?;
+            drop(hidden);
+            let found = Tensor::f_run_backward(&[scalar], &inputs, false, false)?;
+            let mut found = found.into_iter();
+            for (unit, count) in of_unit {
+                let own: Vec<Option<Tensor>> = found.by_ref().take(count).map(Some).collect();
+                self.add_gradients(unit, own)?;
+            }
+            for ((slot, _), gradient) in recorded.iter().zip(found) {
+                add_to(&mut gradients, *slot, gradient)?;
+            }
+        }
+        self.add_gradients(0, gradients)?;
+        Ok(value)
+    }
+
+    /// Layer inputs kept, everything else computed again.
+    fn recomputed(
+        &mut self,
+        root: &Gathered,
+        batch: &MicroBatch,
+        options: HeadOptions,
+        loss: &mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>,
+    ) -> Result<f64, TrainError> {
+        let mut inputs = Vec::new();
+        let leaf = |x: &Tensor| x.f_detach()?.f_set_requires_grad(true);
+        {
+            let _guard = tch::no_grad_guard();
+            let step = self.step_shape(batch, true)?;
+            let mut x = self.embed(root, batch)?;
+            for index in 0..self.layers.len() {
+                let whole = self.gather(index + 1, false)?;
+                self.seed_layer(index);
+                let y = decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?;
+                inputs.push(std::mem::replace(&mut x, y));
+            }
+            inputs.push(x);
+        }
+        let last = leaf(&inputs.pop().unwrap_or_default())?;
+        let hidden = self.finish(root, &last, batch)?;
+        let (value, d_hidden, d_root) = self.head(root, &hidden, batch, options, loss)?;
+        let mut gradients = self.root_gradients(d_root)?;
+        // The norm and, behind all layers, the embedding are the root's recorded parts.
+        let recorded = self.recorded_root(root);
+        let (norm, embedding): (Vec<_>, Vec<_>) =
+            recorded.iter().partition(|(slot, _)| Place::Trained(*slot) == self.root.norm);
+        let mut wanted: Vec<&Tensor> = vec![&last];
+        wanted.extend(norm.iter().map(|(_, leaf)| leaf));
+        let scalar = hidden.f_mul(&d_hidden)?.f_sum(None)?;
+        drop(hidden);
+        let mut found = Tensor::f_run_backward(&[scalar], &wanted, false, false)?;
+        for ((slot, _), gradient) in norm.iter().zip(found.drain(1..)) {
+            add_to(&mut gradients, *slot, gradient)?;
+        }
+        let mut d_x = found.swap_remove(0);
+        for index in (0..self.layers.len()).rev() {
+            let whole = self.gather(index + 1, true)?;
+            let x = leaf(&inputs.pop().unwrap_or_default())?;
+            let y = {
+                let step = self.step_shape(batch, true)?;
+                self.seed_layer(index);
+                decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?
+            };
+            // Under the first layer lies only the embedding.
+            let through = index > 0 || !embedding.is_empty();
+            let mut wanted: Vec<&Tensor> = whole.leaves.iter().collect();
+            if through {
+                wanted.push(&x);
+            }
+            let scalar = y.f_mul(&d_x)?.f_sum(None)?;
+            drop(y);
+            let mut found = if wanted.is_empty() {
+                Vec::new()
+            } else {
+                Tensor::f_run_backward(&[scalar], &wanted, false, false)?
+            };
+            if through && let Some(next) = found.pop() {
+                d_x = next;
+            }
+            drop(whole.frozen);
+            self.add_gradients(index + 1, found.into_iter().map(Some).collect())?;
+        }
+        if let Some((slot, table)) = embedding.first() {
+            let x = Tensor::f_embedding(table, &batch.ids, -1, false, false)?;
+            let scalar = x.f_mul(&d_x)?.f_sum(None)?;
+            let mut found = Tensor::f_run_backward(&[scalar], &[table], false, false)?;
+            add_to(&mut gradients, *slot, found.swap_remove(0))?;
+        }
+        self.add_gradients(0, gradients)?;
+        Ok(value)
+    }
+
+    /// The root's trained slots that autograd sees: norm and embedding. The output layer's gradient is made by hand.
+    fn recorded_root(&self, root: &Gathered) -> Vec<(usize, Tensor)> {
+        [self.root.norm, self.root.embedding]
+            .into_iter()
+            .filter_map(|place| match place {
+                Place::Trained(slot) => Some((slot, root.leaves[slot].shallow_clone())),
+                Place::Frozen(_) => None,
+            })
+            .collect()
+    }
+
+    fn root_gradients(&self, of_head: head::HeadGradients) -> Result<Vec<Option<Tensor>>, TrainError> {
+        let mut gradients: Vec<Option<Tensor>> = self.units[0].layout.trained.slots().iter().map(|_| None).collect();
+        let mut put = |place: Place, gradient: Option<Tensor>| match (place, gradient) {
+            (Place::Trained(slot), Some(gradient)) => add_to(&mut gradients, slot, gradient),
+            _ => Ok(()),
+        };
+        put(self.root.head.unwrap_or(self.root.embedding), of_head.weight)?;
+        if let (Some((a, b)), Some((d_a, d_b))) = (self.root.adapter, of_head.adapter) {
+            put(a, Some(d_a))?;
+            put(b, Some(d_b))?;
+        }
+        Ok(gradients)
+    }
+
+    /// Output layer and loss: the loss's value, the gradient of the hidden states, gradients of the output layer.
+    fn head(
+        &self,
+        root: &Gathered,
+        hidden: &Tensor,
+        batch: &MicroBatch,
+        options: HeadOptions,
+        loss: &mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>,
+    ) -> Result<(f64, Tensor, head::HeadGradients), TrainError> {
+        let weights = self.head_weights(root)?;
+        let hidden = hidden.f_detach()?;
+        let pass = head::forward(&weights, &hidden, &batch.targets, options, true)?;
+        let leaf = |t: &Tensor| t.f_detach()?.f_set_requires_grad(true);
+        let leaves = Predictions {
+            logprobs: leaf(&pass.predictions.logprobs)?,
+            entropy: pass.predictions.entropy.as_ref().map(leaf).transpose()?,
+        };
+        let scalar = loss(&leaves)?;
+        let value = scalar.f_double_value(&[])?;
+        if !value.is_finite() {
+            return Err(self.not_finite(value, &leaves.logprobs, batch)?);
+        }
+        let mut wanted = vec![&leaves.logprobs];
+        wanted.extend(leaves.entropy.as_ref());
+        let mut found = if scalar.requires_grad() {
+            // What the loss does not use has no gradient; asking for it must not be an error.
+            let zero = wanted.iter().try_fold(scalar, |sum, leaf| sum.f_add(&leaf.f_mul_scalar(0.0)?.f_sum(None)?))?;
+            Tensor::f_run_backward(&[zero], &wanted, false, false)?
+        } else {
+            wanted.iter().map(|leaf| leaf.f_zeros_like()).collect::<Result<_, _>>()?
+        };
+        let of_entropy = if leaves.entropy.is_some() { found.pop() } else { None };
+        let of_logprobs = found.swap_remove(0);
+        let trained = matches!(self.root.head.unwrap_or(self.root.embedding), Place::Trained(_));
+        let gradients = head::backward(
+            pass,
+            &weights,
+            &hidden,
+            &batch.targets,
+            options,
+            (&of_logprobs, of_entropy.as_ref()),
+            trained,
+        )?;
+        Ok((value, gradients.hidden.shallow_clone(), gradients))
+    }
+
+    fn not_finite(&self, value: f64, logprobs: &Tensor, batch: &MicroBatch) -> Result<TrainError, TrainError> {
+        let values = Vec::<f64>::try_from(logprobs.f_detach()?.f_to_kind(Kind::Double)?)?;
+        let at = values.iter().position(|v| !v.is_finite());
+        let place = at.unwrap_or(0) as i64;
+        let row = batch.offsets.iter().rposition(|offset| *offset <= place).unwrap_or(0);
+        let row = row.min(batch.rows.len().saturating_sub(1));
+        Ok(TrainError::NonFinite {
+            value,
+            row: batch.rows.get(row).copied().unwrap_or(0),
+            token: (place - batch.offsets.get(row).copied().unwrap_or(0)) as usize,
+            logprob: values.get(place as usize).copied().unwrap_or(f64::NAN),
+        })
+    }
+
+    /// Sums a unit's gradients over the processes and adds this process's shard to what is there.
+    fn add_gradients(&mut self, index: usize, gradients: Vec<Option<Tensor>>) -> Result<(), TrainError> {
+        let _guard = tch::no_grad_guard();
+        let unit = &mut self.units[index];
+        if unit.layout.trained.numel() == 0 {
+            return Ok(());
+        }
+        let kind = unit.master.kind();
+        let world = self.group.world_size() as i64;
+        if unit.gradient.is_none() {
+            unit.gradient = Some(unit.master.f_zeros_like()?);
+        }
+        let Some(total) = &mut unit.gradient else { return Ok(()) };
+        let whole = if world == 1 { total.shallow_clone() } else { decoder::zeros(&[total.size()[0] * world], kind)? };
+        for (slot, gradient) in unit.layout.trained.slots().iter().zip(gradients) {
+            let Some(gradient) = gradient.filter(Tensor::defined) else { continue };
+            let gradient = gradient.f_to_kind(kind)?.f_reshape([-1i64])?;
+            let _ = whole.f_narrow(0, slot.offset, slot.numel())?.f_add_(&gradient)?;
+        }
+        if world > 1 {
+            let mut own = total.f_empty_like()?;
+            self.group.reduce_scatter_into(&mut own, &whole)?;
+            let _ = total.f_add_(&own)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets all gradients.
+    pub fn zero_gradients(&mut self) {
+        for unit in &mut self.units {
+            unit.gradient = None;
+        }
+    }
+
+    /// L2 norm of the gradient over all parameters and processes.
+    pub fn gradient_norm(&self) -> Result<f64, TrainError> {
+        let _guard = tch::no_grad_guard();
+        let mut sum = 0.0;
+        for gradient in self.units.iter().filter_map(|u| u.gradient.as_ref()) {
+            let norm = gradient.f_norm()?.f_double_value(&[])?;
+            sum += norm * norm;
+        }
+        let mut sum = Tensor::f_from_slice(&[sum])?;
+        self.group.all_reduce(&mut sum, Reduction::Sum)?;
+        Ok(sum.f_double_value(&[0])?.sqrt())
+    }
+
+    /// After the trained parameters changed: brings what is computed with up to date.
+    pub(crate) fn refresh(&mut self) -> Result<(), TrainError> {
+        let _guard = tch::no_grad_guard();
+        for unit in &mut self.units {
+            if let Some(compute) = &mut unit.compute {
+                compute.f_copy_(&unit.master)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whole tensors by name, one unit at a time: `each` gets a name and a value in the master's type (trained) or the
+    /// type of computation (frozen). All processes must call this together.
+    pub fn visit(
+        &self,
+        what: Visit,
+        each: &mut dyn FnMut(&str, Tensor) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        let _guard = tch::no_grad_guard();
+        for unit in &self.units {
+            let mut flats: Vec<(&Flat, Option<&Tensor>)> = Vec::new();
+            if what == Visit::All {
+                flats.push((&unit.layout.frozen, Some(&unit.frozen)));
+            }
+            match what {
+                Visit::All | Visit::Trained => flats.push((&unit.layout.trained, Some(&unit.master))),
+                Visit::Gradients => flats.push((&unit.layout.trained, unit.gradient.as_ref())),
+            }
+            for (flat, shard) in flats {
+                let Some(shard) = shard.filter(|_| flat.numel() > 0) else { continue };
+                let whole = self.whole(shard)?;
+                for (offset, part) in flat.parts() {
+                    let value = whole.f_narrow(0, offset, part.numel())?.f_view(part.shape.as_slice())?;
+                    each(&part.name, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces trained tensors; `find` gives each by name and shape.
+    pub fn set_trained(
+        &mut self,
+        find: &mut dyn FnMut(&str, &[i64]) -> Result<Tensor, TrainError>,
+    ) -> Result<(), TrainError> {
+        let world = self.group.world_size() as i64;
+        let rank = self.group.rank() as i64;
+        for unit in &mut self.units {
+            let len = unit.layout.trained.shard_len(world);
+            scatter(&unit.layout.trained, &mut unit.master, rank * len, len, find)?;
+        }
+        self.refresh()
+    }
+
+    /// The adapters' modules, where there are adapters.
+    pub fn targets(&self) -> Option<&Targets> {
+        self.targets.as_ref()
+    }
+
+    /// Gradients by name, for tests and inspection.
+    pub fn gradients(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
+        let mut all = BTreeMap::new();
+        self.visit(Visit::Gradients, &mut |name, value| {
+            all.insert(name.to_owned(), value.f_copy()?);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+}
+
+/// Which tensors to visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visit {
+    /// Frozen and trained parameters.
+    All,
+    /// Trained parameters.
+    Trained,
+    /// Gradients of trained parameters, where there are any.
+    Gradients,
+}
+
+/// Copies into one shard what lies in it of each named tensor.
+pub(crate) fn scatter(
+    flat: &Flat,
+    shard: &mut Tensor,
+    from: i64,
+    len: i64,
+    find: &mut dyn FnMut(&str, &[i64]) -> Result<Tensor, TrainError>,
+) -> Result<(), TrainError> {
+    let _guard = tch::no_grad_guard();
+    for (offset, part) in flat.parts() {
+        let value = find(&part.name, &part.shape)?;
+        let (start, end) = (offset.max(from), (offset + part.numel()).min(from + len));
+        if start < end {
+            let value = value.f_reshape([-1i64])?.i(start - offset..end - offset);
+            shard.f_narrow(0, start - from, end - start)?.f_copy_(&value)?;
+        }
+    }
+    Ok(())
+}
+
+fn add_to(gradients: &mut [Option<Tensor>], slot: usize, gradient: Tensor) -> Result<(), TrainError> {
+    if !gradient.defined() {
+        return Ok(());
+    }
+    let _guard = tch::no_grad_guard();
+    gradients[slot] = Some(match gradients[slot].take() {
+        None => gradient,
+        Some(sum) => {
+            let kind = decoder::wide(sum.kind());
+            sum.f_to_kind(kind)?.f_add(&gradient.f_to_kind(kind)?)?
+        }
+    });
+    Ok(())
+}
+
+fn layer_places(
+    c: &DecoderConfig,
+    index: usize,
+    full: bool,
+    rank: i64,
+    chosen: [bool; 7],
+    unit: &mut UnitLayout,
+) -> LayerPlaces {
+    let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+    let norm = |unit: &mut UnitLayout, name: &str, width: i64| {
+        unit.push(full, vec![Part::new(format!("model.layers.{index}.{name}.weight"), &[width])])
+    };
+    let linear = |unit: &mut UnitLayout, targets: &[usize], outputs: &[i64], inputs: i64, bias: bool| {
+        let parts = |suffix: &str, inputs: Option<i64>| -> Vec<Part> {
+            let shaped = targets.iter().zip(outputs);
+            shaped
+                .map(|(t, out)| {
+                    let shape: Vec<i64> = std::iter::once(*out).chain(inputs).collect();
+                    Part::new(format!("{}.{suffix}", module_path(index, *t)), &shape)
+                })
+                .collect()
+        };
+        let weight = unit.push(full, parts("weight", Some(inputs)));
+        let bias = bias.then(|| unit.push(full, parts("bias", None)));
+        let adapted: Vec<usize> = (0..targets.len()).filter(|i| chosen[targets[*i]]).collect();
+        let adapter = (!adapted.is_empty()).then(|| {
+            let name = |i: usize, side: &str| format!("{}.lora_{side}.weight", module_path(index, targets[i]));
+            let a = adapted.iter().map(|i| Part::new(name(*i, "A"), &[rank, inputs])).collect();
+            let a = unit.push(true, a);
+            let b = |i: usize| vec![Part::new(name(i, "B"), &[outputs[i], rank])];
+            AdapterPlaces { a, b: adapted.iter().map(|i| (*i, unit.push(true, b(*i)))).collect() }
+        });
+        LinearPlaces { weight, bias, parts: outputs.to_vec(), adapter }
+    };
+    LayerPlaces {
+        input_norm: norm(unit, "input_layernorm", c.hidden),
+        qkv: linear(unit, &[0, 1, 2], &[q, kv, kv], c.hidden, c.qkv_bias),
+        q_norm: c.qk_norm.then(|| norm(unit, "self_attn.q_norm", c.head_dim)),
+        k_norm: c.qk_norm.then(|| norm(unit, "self_attn.k_norm", c.head_dim)),
+        output: linear(unit, &[3], &[c.hidden], q, false),
+        post_norm: norm(unit, "post_attention_layernorm", c.hidden),
+        gate_up: linear(unit, &[4, 5], &[c.intermediate, c.intermediate], c.hidden, false),
+        down: linear(unit, &[6], &[c.hidden], c.intermediate, false),
+    }
+}
+
+/// A parameter's first value. New ones depend on the seed and their own name only, not on how many processes there are.
+fn initial(part: &Part, source: &Source<'_>, options: &ModelOptions) -> Result<Tensor, TrainError> {
+    let shape = part.shape.as_slice();
+    let float = (Kind::Float, Device::Cpu);
+    let own_seed = |seed: u64| {
+        let hash = part.name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        ((hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 1) as i64
+    };
+    if part.name.ends_with("lora_B.weight") {
+        return Ok(Tensor::f_zeros(shape, float)?);
+    }
+    if part.name.ends_with("lora_A.weight") {
+        tch::manual_seed(own_seed(options.seed));
+        return Ok(match options.lora.init_method {
+            LoraInit::Kaiming => {
+                let bound = 1.0 / (shape[1] as f64).sqrt();
+                Tensor::f_rand(shape, float)?.f_mul_scalar(2.0 * bound)?.f_add_scalar(-bound)?
+            }
+            LoraInit::Gaussian => Tensor::f_randn(shape, float)?.f_div_scalar(shape[0] as f64)?,
+        });
+    }
+    match source {
+        Source::Files(weights) => Ok(weights.get(&part.name, shape)?),
+        Source::Random { .. } if part.name.ends_with("bias") => Ok(Tensor::f_zeros(shape, float)?),
+        Source::Random { .. } if shape.len() == 1 => Ok(Tensor::f_ones(shape, float)?),
+        Source::Random { seed } => {
+            tch::manual_seed(own_seed(*seed));
+            Ok(Tensor::f_randn(shape, float)?.f_mul_scalar(0.02)?)
+        }
+    }
+}
