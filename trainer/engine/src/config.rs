@@ -1,10 +1,19 @@
 //! Reads `config.json` and `generation_config.json`, and refuses by name what the engine does not do.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | here | [`ConfigFile`], [`DecoderConfig`] |
+//! | `rope` | [`RopeScaling`]: rotary frequencies |
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use crate::error::ModelError;
+
+mod rope;
+
+pub use rope::RopeScaling;
 
 /// A parsed JSON object that knows its file, so that every complaint names file and key.
 pub struct ConfigFile {
@@ -96,24 +105,6 @@ fn shorten(value: &Value) -> String {
     }
 }
 
-/// How rotary frequencies are scaled.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// Not at all.
-    Default,
-    /// Llama 3.1's smooth interpolation by wavelength.
-    Llama3 {
-        /// Long wavelengths are stretched by this.
-        factor: f64,
-        /// Wavelengths above `original / low` are stretched.
-        low: f64,
-        /// Wavelengths below `original / high` stay.
-        high: f64,
-        /// The context length before stretching.
-        original: f64,
-    },
-}
-
 /// What a decoder of the Llama shape is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderConfig {
@@ -173,7 +164,8 @@ impl DecoderConfig {
         if file.get("quantization_config").is_some() {
             return Err(file.wrong("quantization_config", "no quantisation"));
         }
-        let (rope_theta, rope_scaling) = rope(file)?;
+        full_attention(file)?;
+        let (rope_theta, rope_scaling) = rope::read(file)?;
         Ok(Self {
             vocab: file.integer("vocab_size", 1, 1 << 24)?,
             hidden,
@@ -194,51 +186,31 @@ impl DecoderConfig {
 
     /// The angles' frequencies, one for each pair of a head's dimensions.
     pub fn rope_frequencies(&self) -> Vec<f64> {
-        let dim = self.head_dim as f64;
-        let base = (0..self.head_dim / 2).map(|i| self.rope_theta.powf(-2.0 * i as f64 / dim));
-        match self.rope_scaling {
-            RopeScaling::Default => base.collect(),
-            RopeScaling::Llama3 { factor, low, high, original } => base
-                .map(|f| {
-                    let wavelength = 2.0 * std::f64::consts::PI / f;
-                    if wavelength < original / high {
-                        f
-                    } else if wavelength > original / low {
-                        f / factor
-                    } else {
-                        let smooth = (original / wavelength - low) / (high - low);
-                        (1.0 - smooth) * f / factor + smooth * f
-                    }
-                })
-                .collect(),
-        }
+        self.rope_scaling.frequencies(self.rope_theta, self.head_dim)
+    }
+
+    /// What the rotation's cosines and sines are multiplied by: 1 but for YaRN.
+    pub fn rope_attention_factor(&self) -> f64 {
+        self.rope_scaling.attention_factor()
     }
 }
 
-/// `rope_theta` and `rope_scaling`, or both in `rope_parameters` as newer files have them.
-fn rope(file: &ConfigFile) -> Result<(f64, RopeScaling), ModelError> {
-    let outer = file.positive_or("rope_theta", 10000.0)?;
-    let key = if file.get("rope_parameters").is_some() { "rope_parameters" } else { "rope_scaling" };
-    let Some(value) = file.get(key) else { return Ok((outer, RopeScaling::Default)) };
-    let Value::Object(map) = value else { return Err(file.wrong(key, "an object or null")) };
-    let number = |name: &str| {
-        map.get(name)
-            .and_then(Value::as_f64)
-            .filter(|x| x.is_finite() && *x > 0.0)
-            .ok_or_else(|| file.wrong(key, format!("a positive `{name}`")))
-    };
-    let theta = if map.contains_key("rope_theta") { number("rope_theta")? } else { outer };
-    match map.get("rope_type").or_else(|| map.get("type")).and_then(Value::as_str) {
-        Some("default") => Ok((theta, RopeScaling::Default)),
-        Some("llama3") => {
-            let (low, high) = (number("low_freq_factor")?, number("high_freq_factor")?);
-            if low >= high {
-                return Err(file.wrong(key, "`low_freq_factor` below `high_freq_factor`"));
-            }
-            let original = number("original_max_position_embeddings")?;
-            Ok((theta, RopeScaling::Llama3 { factor: number("factor")?, low, high, original }))
-        }
-        _ => Err(file.wrong(key, "`rope_type` to be `default` or `llama3`")),
+/// Refuses windows: here every layer attends to the whole context. A window's width alone is no window: files of Qwen2
+/// carry one that `use_sliding_window: false` switches off.
+fn full_attention(file: &ConfigFile) -> Result<(), ModelError> {
+    if file.flag("use_sliding_window", false)? {
+        return Err(file.wrong("use_sliding_window", "false: attention is over the whole context here"));
+    }
+    let Some(types) = file.get("layer_types") else { return Ok(()) };
+    let Value::Array(types) = types else { return Err(file.wrong("layer_types", "a list or null")) };
+    match types.iter().enumerate().find(|(_, kind)| **kind != "full_attention") {
+        None => Ok(()),
+        Some((layer, kind)) => Err(file.wrong(
+            "layer_types",
+            format!(
+                "`full_attention` in every layer (attention is over the whole context here; layer {layer} has {kind})"
+            ),
+        )),
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 #[derive(Deserialize)]
 struct Case {
+    name: String,
     config: Value,
     tensors: Vec<(String, Vec<usize>)>,
     prompt: Vec<u32>,
@@ -15,9 +16,9 @@ struct Case {
     logprobs: Vec<f32>,
 }
 
-async fn check(family: &str) {
+async fn check(name: &str) {
     let cases: Vec<Case> = serde_json::from_str(include_str!("fixtures/families.json")).unwrap();
-    let case = cases.into_iter().find(|c| c.config["model_type"] == family).unwrap();
+    let case = cases.into_iter().find(|c| c.name == name).unwrap();
     let folder = tempfile::tempdir().unwrap();
     tiny::write_config(folder.path(), &case.config);
     let tensors: Vec<_> = case.tensors.into_iter().map(|(name, shape)| tiny::tensor(&name, &shape, 1)).collect();
@@ -32,6 +33,16 @@ async fn check(family: &str) {
 #[tokio::test]
 async fn llama_with_scaled_rotation_and_its_own_output_layer() {
     check("llama").await;
+}
+
+#[tokio::test]
+async fn llama_with_every_wavelength_stretched() {
+    check("llama_linear").await;
+}
+
+#[tokio::test]
+async fn llama_with_some_wavelengths_stretched_and_sharper_attention() {
+    check("llama_yarn").await;
 }
 
 #[tokio::test]

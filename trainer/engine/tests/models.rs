@@ -8,6 +8,7 @@ use espalier_engine::config::{DecoderConfig, RopeScaling};
 use espalier_engine::models::read_config;
 use espalier_engine::{EngineOptions, LocalEngine, ModelError, Precision};
 use espalier_inference::InferenceEngine;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tiny::{config, folder, greedy, load, options, prompt, request, tensors, write_config, write_weights};
 
@@ -28,8 +29,18 @@ fn what_the_engine_does_not_know_is_refused_by_file_and_key() {
         ("model_type", json!("mistral")),
         ("model_type", json!(null)),
         ("sliding_window", json!(4096)),
-        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})),
+        ("use_sliding_window", json!(true)),
+        ("layer_types", json!(["full_attention", "sliding_attention"])),
+        ("architectures", json!(["LlamaForSequenceClassification"])),
+        ("rope_scaling", json!({"rope_type": "dynamic", "factor": 4.0})),
         ("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0})),
+        ("rope_scaling", json!({"rope_type": "linear"})),
+        ("rope_scaling", json!({"rope_type": "linear", "factor": -2.0})),
+        ("rope_scaling", json!({"rope_type": "yarn"})),
+        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0, "beta_fast": 1.0, "beta_slow": 2.0})),
+        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0, "truncate": "no"})),
+        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1.0})),
+        ("rope_parameters", json!({"rope_type": "default", "partial_rotary_factor": 0.5})),
         ("rope_scaling", json!("linear")),
         ("hidden_act", json!("gelu")),
         ("attention_bias", json!(true)),
@@ -183,6 +194,74 @@ fn llama3_frequencies_are_kept_blended_and_stretched() {
     assert_eq!((ratios[0], ratios[28]), (1.0, 1.0));
     assert!((ratios[40] - 0.125).abs() < 1e-12 && (ratios[63] - 0.125).abs() < 1e-12);
     assert!(ratios.windows(2).all(|w| w[1] <= w[0]) && ratios.iter().any(|r| (0.2..0.9).contains(r)));
+}
+
+#[test]
+fn rotations_are_scaled_as_by_transformers() {
+    #[derive(Deserialize)]
+    struct Case {
+        head_dim: i64,
+        rope_theta: f64,
+        max_position_embeddings: i64,
+        rope_scaling: Value,
+        frequencies: Vec<f64>,
+        attention_factor: f64,
+    }
+    let cases: Vec<Case> = serde_json::from_str(include_str!("../../tests/fixtures/rope.json")).unwrap();
+    let folder = folder();
+    for case in cases {
+        let mut llama = with("rope_scaling", case.rope_scaling.clone());
+        llama["rope_theta"] = json!(case.rope_theta);
+        llama["head_dim"] = json!(case.head_dim);
+        llama["max_position_embeddings"] = json!(case.max_position_embeddings);
+        write_config(folder.path(), &llama);
+        let read = read_config(folder.path()).unwrap().decoder;
+        let frequencies = read.rope_frequencies();
+        assert_eq!(frequencies.len(), case.frequencies.len());
+        // The reference computes in 32-bit floats.
+        for (i, (found, expected)) in frequencies.iter().zip(&case.frequencies).enumerate() {
+            assert!((found / expected - 1.0).abs() < 2e-6, "{}: {i}: {found} for {expected}", case.rope_scaling);
+        }
+        assert!((read.rope_attention_factor() - case.attention_factor).abs() < 1e-12, "{}", case.rope_scaling);
+    }
+}
+
+#[test]
+fn a_rotation_reads_the_same_under_its_newer_key() {
+    let folder = folder();
+    let mut older = with("rope_scaling", json!({"type": "yarn", "factor": 4.0, "truncate": false}));
+    older["rope_theta"] = json!(5000.0);
+    write_config(folder.path(), &older);
+    let expected = read_config(folder.path()).unwrap();
+    let newer = json!({"rope_type": "yarn", "factor": 4.0, "truncate": false, "rope_theta": 5000.0, "beta_fast": null});
+    write_config(folder.path(), &with("rope_parameters", newer));
+    assert_eq!(read_config(folder.path()).unwrap(), expected);
+}
+
+#[test]
+fn a_window_that_is_switched_off_is_no_window() {
+    let folder = folder();
+    let mut qwen = with("sliding_window", json!(4096));
+    qwen["model_type"] = json!("qwen2");
+    qwen["architectures"] = json!(["Qwen2ForCausalLM"]);
+    qwen["use_sliding_window"] = json!(false);
+    qwen["layer_types"] = json!(["full_attention", "full_attention"]);
+    write_config(folder.path(), &qwen);
+    assert!(read_config(folder.path()).unwrap().decoder.qkv_bias);
+    qwen["layer_types"] = json!(["full_attention", "sliding_attention"]);
+    write_config(folder.path(), &qwen);
+    let said = read_config(folder.path()).unwrap_err().to_string();
+    assert!(said.contains("key `layer_types`: expected `full_attention` in every layer"), "{said}");
+    assert!(said.contains("layer 1 has \"sliding_attention\""), "{said}");
+}
+
+#[test]
+fn an_unknown_family_is_told_the_known_ones() {
+    let folder = folder();
+    write_config(folder.path(), &with("model_type", json!("mistral")));
+    let said = read_config(folder.path()).unwrap_err().to_string();
+    let known = "`llama` (LlamaForCausalLM), `qwen2` (Qwen2ForCausalLM), `qwen3` (Qwen3ForCausalLM)";
+    assert!(said.contains(known) && said.ends_with("found \"mistral\""), "{said}");
 }
 
 #[test]

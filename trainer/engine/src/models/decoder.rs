@@ -239,13 +239,14 @@ fn known(name: &str, c: &DecoderConfig) -> bool {
     }
 }
 
-/// Cosines and sines of all positions, (context, head_dim / 2). Angles are products of 32-bit floats, as in
-/// `transformers`.
+/// Cosines and sines of all positions, (context, head_dim / 2), times the rotation's attention factor. Angles are
+/// products of 32-bit floats, as in `transformers`.
 fn rotation(config: &DecoderConfig) -> Result<(Tensor, Tensor), ModelError> {
     let frequencies: Vec<f32> = config.rope_frequencies().iter().map(|f| *f as f32).collect();
     let angles: Vec<f32> = (0..config.context).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f)).collect();
+    let factor = config.rope_attention_factor() as f32;
     let table = |f: fn(f32) -> f32| -> Result<Tensor, ModelError> {
-        let values: Vec<f32> = angles.iter().map(|a| f(*a)).collect();
+        let values: Vec<f32> = angles.iter().map(|a| f(*a) * factor).collect();
         let table = Tensor::f_from_slice(&values)?.f_to_device(Device::Cpu)?;
         Ok(table.f_view([config.context, config.head_dim / 2])?)
     };

@@ -28,15 +28,31 @@ pub struct ModelConfig {
     pub eos: Vec<u32>,
 }
 
+/// The families: `model_type` of `config.json`, the class in its `architectures`, the reader of its other keys.
+const FAMILIES: [(&str, &str, Reader); 3] = [
+    ("llama", "LlamaForCausalLM", llama::config),
+    ("qwen2", "Qwen2ForCausalLM", qwen2::config),
+    ("qwen3", "Qwen3ForCausalLM", qwen3::config),
+];
+
+type Reader = fn(&ConfigFile) -> Result<DecoderConfig, ModelError>;
+
 /// Reads a model folder's configuration; a family that the engine does not know is refused by name.
 pub fn read_config(folder: &Path) -> Result<ModelConfig, ModelError> {
     let file = ConfigFile::read(&folder.join("config.json"))?;
-    let decoder = match file.get("model_type").and_then(Value::as_str) {
-        Some("llama") => llama::config(&file)?,
-        Some("qwen2") => qwen2::config(&file)?,
-        Some("qwen3") => qwen3::config(&file)?,
-        _ => return Err(file.wrong("model_type", "`llama`, `qwen2` or `qwen3`")),
+    let family = file.get("model_type").and_then(Value::as_str);
+    let Some((_, class, read)) = FAMILIES.iter().find(|(name, ..)| Some(*name) == family) else {
+        let known = FAMILIES.map(|(name, class, _)| format!("`{name}` ({class})")).join(", ");
+        return Err(file.wrong("model_type", format!("one of the families that this engine knows: {known}")));
     };
+    // A classifier or a reward model of a known family has another output layer.
+    if let Some(classes) = file.get("architectures") {
+        let same = |v: &Value| v.as_str().is_some_and(|name| name.eq_ignore_ascii_case(class));
+        if !classes.as_array().is_some_and(|all| all.iter().any(same)) {
+            return Err(file.wrong("architectures", format!("`{class}`")));
+        }
+    }
+    let decoder = read(&file)?;
     let eos = eos_tokens(folder, &file, decoder.vocab)?;
     Ok(ModelConfig { decoder, eos })
 }

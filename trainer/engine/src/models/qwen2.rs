@@ -8,7 +8,6 @@ use crate::error::ModelError;
 
 /// Reads a Qwen2 configuration.
 pub fn config(file: &ConfigFile) -> Result<DecoderConfig, ModelError> {
-    file.only("use_sliding_window", &[false.into()])?;
     let shared = DecoderConfig::read(file)?;
     Ok(DecoderConfig { qkv_bias: true, ..shared })
 }

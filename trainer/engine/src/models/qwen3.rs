@@ -8,7 +8,6 @@ use crate::error::ModelError;
 
 /// Reads a Qwen3 configuration.
 pub fn config(file: &ConfigFile) -> Result<DecoderConfig, ModelError> {
-    file.only("use_sliding_window", &[false.into()])?;
     file.only("attention_bias", &[false.into()])?;
     // Qwen3's heads are 128 wide whatever the width of the residual stream.
     file.integer("head_dim", 16, 256)?;
