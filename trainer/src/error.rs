@@ -74,6 +74,12 @@ pub enum TrainError {
         /// Its log-probability.
         logprob: f64,
     },
+    /// Nothing could be sampled, or weights did not reach the engine.
+    #[error("sampling: {reason}")]
+    Sampling {
+        /// Why.
+        reason: String,
+    },
     /// A process of the job is gone or stuck.
     #[error(transparent)]
     Group(#[from] DistributedError),

@@ -28,7 +28,9 @@ pub mod model;
 pub mod optimizer;
 pub mod packing;
 pub mod peft;
+// pub mod rl;
 pub mod sft;
+pub mod update;
 
 pub use error::TrainError;
 pub use model::{ModelOptions, TrainModel, TrainPrecision};

@@ -431,17 +431,36 @@ impl TrainModel {
 
     /// Log-probabilities without gradients.
     pub fn predict(&self, batch: &MicroBatch, options: HeadOptions) -> Result<Predictions, TrainError> {
+        self.predict_with(batch, options, self.options.lora.scaling())
+    }
+
+    /// The same of the base, as if there were no adapters.
+    pub fn predict_base(&self, batch: &MicroBatch, options: HeadOptions) -> Result<Predictions, TrainError> {
+        self.predict_with(batch, options, 0.0)
+    }
+
+    fn predict_with(
+        &self,
+        batch: &MicroBatch,
+        options: HeadOptions,
+        scaling: f64,
+    ) -> Result<Predictions, TrainError> {
         let _guard = tch::no_grad_guard();
         self.check(batch)?;
         let root = self.gather(0, false)?;
-        let step = self.step_shape(batch, false)?;
+        let mut step = self.step_shape(batch, false)?;
+        step.adapters.scaling = scaling;
         let mut x = self.embed(&root, batch)?;
         for index in 0..self.layers.len() {
             let whole = self.gather(index + 1, false)?;
             x = decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?;
         }
         let hidden = self.finish(&root, &x, batch)?;
-        Ok(head::forward(&self.head_weights(&root)?, &hidden, &batch.targets, options, false)?.predictions)
+        let mut head = self.head_weights(&root)?;
+        if let Some((_, _, own)) = &mut head.adapter {
+            *own = scaling;
+        }
+        Ok(head::forward(&head, &hidden, &batch.targets, options, false)?.predictions)
     }
 
     /// One forward and backward pass; gradients are added to those that are there. `loss` takes the predictions, which

@@ -10,7 +10,7 @@
 
 use regex::Regex;
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
+use tch::{TchError, Tensor};
 
 use crate::error::TrainError;
 use crate::layout::Flat;
@@ -152,6 +152,53 @@ struct Moments {
     second: Tensor,
 }
 
+/// The arithmetic of one step, element by element, in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Update {
+    lr: f64,
+    betas: [f64; 2],
+    eps: f64,
+    /// `1 - b1^t` and `sqrt(1 - b2^t)`.
+    corrections: [f64; 2],
+}
+
+impl Update {
+    /// The `step`-th step, counted from 1.
+    pub fn new(config: &OptimizerConfig, lr: f64, step: u64) -> Self {
+        let [b1, b2] = config.adam_betas;
+        let corrections = [1.0 - b1.powf(step as f64), (1.0 - b2.powf(step as f64)).sqrt()];
+        Self { lr, betas: config.adam_betas, eps: config.eps, corrections }
+    }
+
+    /// Both moments take in a gradient.
+    pub fn moments(&self, first: &mut Tensor, second: &mut Tensor, gradient: &Tensor) -> Result<(), TchError> {
+        let [b1, b2] = self.betas;
+        let _ = first.f_lerp_(gradient, 1.0 - b1)?;
+        let _ = second.f_mul_scalar_(b2)?.f_addcmul_(&gradient.f_mul_scalar(1.0 - b2)?, gradient)?;
+        Ok(())
+    }
+
+    /// Parameters take a step along the moments.
+    pub fn parameters(
+        &self,
+        parameters: &mut Tensor,
+        first: &Tensor,
+        second: &Tensor,
+        weight_decay: f64,
+        lr_scale: f64,
+    ) -> Result<(), TchError> {
+        let lr = self.lr * lr_scale;
+        if weight_decay != 0.0 {
+            let _ = parameters.f_mul_scalar_(1.0 - lr * weight_decay)?;
+        }
+        let mut root = second.f_sqrt()?;
+        let denominator = root.f_div_scalar_(self.corrections[1])?.f_add_scalar_(self.eps)?;
+        let change = first.f_div(&denominator)?.f_mul_scalar_(lr / self.corrections[0])?;
+        let _ = parameters.f_sub_(&change)?;
+        Ok(())
+    }
+}
+
 /// AdamW over a model's shards. Moments are made at the first step.
 pub struct AdamW {
     config: OptimizerConfig,
@@ -220,9 +267,7 @@ impl AdamW {
         let clip = self.config.max_grad_norm;
         let factor = if clip > 0.0 { (clip / (grad_norm + 1e-6)).min(1.0) } else { 1.0 };
         self.steps += 1;
-        let [b1, b2] = self.config.adam_betas;
-        let correction1 = 1.0 - b1.powf(self.steps as f64);
-        let correction2 = (1.0 - b2.powf(self.steps as f64)).sqrt();
+        let update = Update::new(&self.config, lr, self.steps);
         for (index, unit) in model.units.iter_mut().enumerate() {
             let Some(mut gradient) = unit.gradient.take() else { continue };
             if factor < 1.0 {
@@ -233,19 +278,11 @@ impl AdamW {
                     Some(Moments { first: unit.master.f_zeros_like()?, second: unit.master.f_zeros_like()? });
             }
             let Some(moments) = &mut self.moments[index] else { continue };
-            let _ = moments.first.f_lerp_(&gradient, 1.0 - b1)?;
-            let _ = moments.second.f_mul_scalar_(b2)?.f_addcmul_(&gradient.f_mul_scalar(1.0 - b2)?, &gradient)?;
+            update.moments(&mut moments.first, &mut moments.second, &gradient)?;
             for s in &self.stretches[index] {
                 let part = |t: &Tensor| t.f_narrow(0, s.from, s.len);
-                let lr = lr * s.lr_scale;
-                let mut parameters = part(&unit.master)?;
-                if s.weight_decay != 0.0 {
-                    let _ = parameters.f_mul_scalar_(1.0 - lr * s.weight_decay)?;
-                }
-                let mut root = part(&moments.second)?.f_sqrt()?;
-                let denominator = root.f_div_scalar_(correction2)?.f_add_scalar_(self.config.eps)?;
-                let change = part(&moments.first)?.f_div(&denominator)?.f_mul_scalar_(lr / correction1)?;
-                let _ = parameters.f_sub_(&change)?;
+                let (first, second) = (part(&moments.first)?, part(&moments.second)?);
+                update.parameters(&mut part(&unit.master)?, &first, &second, s.weight_decay, s.lr_scale)?;
             }
         }
         model.refresh()?;

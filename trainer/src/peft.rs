@@ -91,7 +91,9 @@ pub fn load(folder: &Path, model: &mut TrainModel) -> Result<(), TrainError> {
         used.insert(stored);
         Ok(value)
     })?;
-    match file.names().into_iter().find(|name| !used.contains(name)) {
+    // PEFT adds a copy of the base's output layer where that is adapted.
+    let surplus = |name: &String| !used.contains(name) && !name.ends_with(".base_layer.weight");
+    match file.names().into_iter().find(surplus) {
         None => Ok(()),
         Some(tensor) => Err(TrainError::Tensor {
             path,

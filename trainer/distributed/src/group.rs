@@ -336,12 +336,7 @@ impl Group {
     }
 
     /// The kind of a tensor that the backend can move.
-    fn check(
-        &self,
-        operation: Operation,
-        argument: &'static str,
-        tensor: &Tensor,
-    ) -> Result<Kind, DistributedError> {
+    fn check(&self, operation: Operation, argument: &'static str, tensor: &Tensor) -> Result<Kind, DistributedError> {
         if !tensor.defined() || tensor.is_sparse() || tensor.is_mkldnn() {
             let found = if tensor.defined() { "another layout" } else { "an undefined one" };
             return Err(self.argument(operation, argument, "a dense tensor".to_owned(), found.to_owned()));
@@ -456,10 +451,11 @@ impl Work {
             running.wait()?;
         }
         if !output.is_contiguous() {
-            output
-                .f_detach()
-                .and_then(|mut home| home.f_copy_(&buffer))
-                .map_err(|e| DistributedError::Libtorch { rank, operation, cause: e.to_string() })?;
+            output.f_detach().and_then(|mut home| home.f_copy_(&buffer)).map_err(|e| DistributedError::Libtorch {
+                rank,
+                operation,
+                cause: e.to_string(),
+            })?;
         }
         Ok(output)
     }

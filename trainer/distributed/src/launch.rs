@@ -25,8 +25,8 @@ use tokio::time::Instant;
 
 use crate::DistributedError;
 use crate::ffi::{ShimError, Store, end_with_launcher};
-use output::Streams;
 pub use output::RankOutput;
+use output::Streams;
 
 /// How long ranks may take to end after SIGTERM, before they are killed.
 const GRACE: Duration = Duration::from_secs(30);
@@ -196,7 +196,8 @@ where
     };
     // The kernel ends ranks with the thread that started them: it must live as long as they do, and no other runtime may
     // be on it.
-    std::thread::scope(|scope| scope.spawn(|| job.run()).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    std::thread::scope(|scope| scope.spawn(|| job.run()).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 struct Job {
@@ -223,7 +224,10 @@ impl Job {
 
     fn start(&self, rank: usize) -> Result<Child, LaunchError> {
         let mut command = std::process::Command::new(&self.program);
-        command.args(&self.args).envs(self.store.variables(rank, self.world)).envs(self.env.iter().map(|(k, v)| (k, v)));
+        command
+            .args(&self.args)
+            .envs(self.store.variables(rank, self.world))
+            .envs(self.env.iter().map(|(k, v)| (k, v)));
         // A group of its own: what a terminal sends to the launcher's group reaches a rank once, from the launcher.
         command.process_group(0).stdin(Stdio::null());
         end_with_launcher(&mut command);
@@ -316,9 +320,7 @@ fn forwarded() -> io::Result<mpsc::UnboundedReceiver<(Signal, bool)>> {
     for (number, ends) in FORWARDED {
         let mut stream = signal(SignalKind::from_raw(number as i32))?;
         let send = send.clone();
-        tokio::spawn(async move {
-            while stream.recv().await.is_some() && send.send((number, ends)).is_ok() {}
-        });
+        tokio::spawn(async move { while stream.recv().await.is_some() && send.send((number, ends)).is_ok() {} });
     }
     Ok(receive)
 }

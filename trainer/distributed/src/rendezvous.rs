@@ -177,7 +177,8 @@ impl Rendezvous {
 
     fn master(&self) -> Result<IpAddr, ShimError> {
         let found = (self.master_addr.as_str(), self.master_port).to_socket_addrs();
-        let found = found.map_err(|e| ShimError(format!("`MASTER_ADDR`: cannot resolve `{}`: {e}", self.master_addr)))?;
+        let found =
+            found.map_err(|e| ShimError(format!("`MASTER_ADDR`: cannot resolve `{}`: {e}", self.master_addr)))?;
         // IPv4 first, as c10d's own clients do.
         let mut addresses: Vec<IpAddr> = found.map(|a| a.ip()).collect();
         addresses.sort_by_key(IpAddr::is_ipv6);

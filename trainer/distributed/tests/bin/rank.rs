@@ -18,7 +18,9 @@ fn main() -> ExitCode {
         // Reduces until that fails, with a timeout in milliseconds; then shows that the group refuses at once.
         ["loop", timeout] => join(number(timeout)).and_then(|group| reduce_forever(&group)).map_err(|e| e.to_string()),
         // Launches: the number of ranks, then a command.
-        ["launch", nproc, program, args @ ..] => launch(number(nproc) as usize, program, args).map_err(|e| e.to_string()),
+        ["launch", nproc, program, args @ ..] => {
+            launch(number(nproc) as usize, program, args).map_err(|e| e.to_string())
+        }
         _ => Err(format!("unknown arguments {args:?}")),
     };
     match result {
@@ -66,7 +68,10 @@ fn reduce_forever(group: &Group) -> Result<(), DistributedError> {
     let mut first = true;
     loop {
         if let Err(error) = group.all_reduce(&mut tensor, Reduction::Sum) {
-            println!("refused at once: {}", group.barrier().is_err_and(|e| matches!(e, DistributedError::Broken { .. })));
+            println!(
+                "refused at once: {}",
+                group.barrier().is_err_and(|e| matches!(e, DistributedError::Broken { .. }))
+            );
             return Err(error);
         }
         if std::mem::take(&mut first) {

@@ -1,4 +1,0 @@
-//! The optimiser against torch's.
-
-#[test]
-fn placeholder() {}
