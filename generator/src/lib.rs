@@ -8,7 +8,7 @@
 //! | [`source`] | where a tree's environments come from |
 //! | [`rollouts`] | many roots at once |
 //! | [`output`] | Parquet and JSONL, reader, resume, export |
-//! | [`metrics`], [`statistics`], [`tracker`] | numbers, and where they go |
+//! | [`metrics`], [`statistics`] | numbers; `espalier-trackers` takes them where they go |
 //! | [`suite`] | evaluation suites: tasks x models x ways to play |
 //! | [`tree_view`] | trees and rows for people |
 //! | [`seed`] | seeds that follow from seeds |
@@ -31,7 +31,6 @@ mod services;
 pub mod source;
 pub mod statistics;
 pub mod suite;
-pub mod tracker;
 pub mod trajectory;
 pub mod tree;
 pub mod tree_view;

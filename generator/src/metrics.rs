@@ -12,13 +12,11 @@
 use std::collections::BTreeMap;
 
 use espalier_envs::Metrics;
+pub use espalier_trackers::Numbers;
 
 use crate::row::Row;
 use crate::statistics::{deviation, mean, quantile};
 use crate::trajectory::{RolloutStop, Trajectory, Tree};
-
-/// Numbers by name.
-pub type Numbers = BTreeMap<String, f64>;
 
 /// The metrics of a batch; environment metrics are averaged.
 pub fn rollout_metrics(trees: &[Tree]) -> Numbers {

@@ -1,6 +1,5 @@
-//! Trees, rows and metrics as people see them.
+//! Trees and rows as people see them.
 
-use espalier_generator::tracker::{JsonlTracker, LineTracker, Tracker};
 use espalier_generator::tree_view::{ViewOptions, mask, tree};
 use espalier_inference::Tokenizer;
 
@@ -43,18 +42,4 @@ async fn a_mask_dump_tells_sampled_tokens_from_given_ones() {
     assert!(plain.contains("[x][<|im_end|>](+1)"), "{plain}");
     let coloured = mask(&tree.descendants[0].rows[0], name, ViewOptions { colour: true, ..ViewOptions::default() });
     assert!(coloured.contains("\x1b[32m[x]\x1b[0m"), "{coloured}");
-}
-
-#[test]
-fn trackers_write_one_line_a_step() {
-    let numbers = [("a/x".to_owned(), 0.5), ("b/y".to_owned(), f64::NAN)].into();
-    let mut lines = Vec::new();
-    LineTracker::new(&mut lines, vec!["a/".to_owned()]).log(3, &numbers).unwrap();
-    assert_eq!(String::from_utf8(lines).unwrap(), "step 3  a/x=0.5000\n");
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("metrics.jsonl");
-    let mut tracker = JsonlTracker::open(&path).unwrap();
-    tracker.log(1, &numbers).unwrap();
-    tracker.finish().unwrap();
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"step\":1,\"a/x\":0.5,\"b/y\":null}\n");
 }

@@ -1,0 +1,109 @@
+//! A JSON object a step.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::{Numbers, RunSpec, Tracker, TrackerError};
+
+/// The name of a run's file in its directory.
+pub const FILE_NAME: &str = "metrics.jsonl";
+
+/// The key of the step. A number of this name is left out: it would hide the step.
+const STEP: &str = "step";
+
+/// The longest line that is looked into when a run is resumed, in bytes; a longer one is kept as it is.
+const LONGEST_LINE: u64 = 64 << 20;
+
+/// One JSON object a step: `{"step": 3, "generate/avg_num_tokens": 41.5, ...}`. Numbers that are not finite are null.
+pub struct Jsonl {
+    path: PathBuf,
+    file: File,
+}
+
+impl Jsonl {
+    /// Appends to a file, which is made if need be.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, TrackerError> {
+        let mut jsonl = Self::at(path.as_ref())?;
+        let end = jsonl.file.seek(SeekFrom::End(0)).map_err(TrackerError::io(&jsonl.path, "read it"))?;
+        if end > 0 {
+            let mut last = [0];
+            let read = jsonl.file.seek(SeekFrom::End(-1)).and_then(|_| jsonl.file.read_exact(&mut last));
+            read.map_err(TrackerError::io(&jsonl.path, "read it"))?;
+            if last != *b"\n" {
+                jsonl.write(b"\n")?;
+            }
+        }
+        Ok(jsonl)
+    }
+
+    /// Goes on after `step`: what follows the last row of that step or an earlier one is cut off.
+    pub fn resume(path: impl AsRef<Path>, step: u64) -> Result<Self, TrackerError> {
+        let jsonl = Self::at(path.as_ref())?;
+        let cut = end_of_step(&jsonl.file, step).and_then(|end| jsonl.file.set_len(end));
+        cut.map_err(TrackerError::io(&jsonl.path, "cut off its later steps"))?;
+        Ok(jsonl)
+    }
+
+    pub(crate) fn open_run(spec: &RunSpec) -> Result<Self, TrackerError> {
+        let directory = &spec.directory;
+        std::fs::create_dir_all(directory).map_err(TrackerError::io(directory, "make it"))?;
+        let path = directory.join(FILE_NAME);
+        match spec.resume {
+            Some(step) => Self::resume(path, step),
+            None => Self::open(path),
+        }
+    }
+
+    fn at(path: &Path) -> Result<Self, TrackerError> {
+        let file = OpenOptions::new().create(true).read(true).append(true).open(path);
+        Ok(Self { path: path.to_owned(), file: file.map_err(TrackerError::io(path, "open it"))? })
+    }
+
+    fn row(&mut self, step: u64, values: impl Iterator<Item = (String, Value)>) -> Result<(), TrackerError> {
+        let mut row = Map::new();
+        row.insert(STEP.to_owned(), step.into());
+        row.extend(values.filter(|(name, _)| name != STEP));
+        self.write(format!("{}\n", Value::Object(row)).as_bytes())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TrackerError> {
+        self.file.write_all(bytes).map_err(TrackerError::io(&self.path, "write to it"))
+    }
+}
+
+/// Where the last row of `step` or an earlier one ends, 0 without any.
+fn end_of_step(file: &File, step: u64) -> io::Result<u64> {
+    let mut lines = BufReader::new(file);
+    let (mut position, mut end) = (0, 0);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? as u64;
+        if read == 0 {
+            return Ok(end);
+        }
+        position += read;
+        let of_line = serde_json::from_slice::<Value>(&line).ok().and_then(|row| row.get(STEP)?.as_u64());
+        if line.ends_with(b"\n") && of_line.is_some_and(|of_line| of_line <= step) {
+            end = position;
+        }
+    }
+}
+
+impl Tracker for Jsonl {
+    fn log(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackerError> {
+        let number = |value: f64| serde_json::Number::from_f64(value).into();
+        self.row(step, numbers.iter().map(|(name, value)| (name.clone(), number(*value))))
+    }
+
+    fn text(&mut self, step: u64, name: &str, text: &str) -> Result<(), TrackerError> {
+        self.row(step, std::iter::once((name.to_owned(), text.into())))
+    }
+
+    fn finish(&mut self, _exit_code: i32) -> Result<(), TrackerError> {
+        self.file.sync_all().map_err(TrackerError::io(&self.path, "sync it"))
+    }
+}
