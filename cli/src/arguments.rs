@@ -65,8 +65,87 @@ pub(crate) enum Command {
     #[cfg(feature = "torch")]
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Teach a model by reinforcement on environments.
+    ///
+    /// The configuration is a TOML file whose keys are SkyRL's where the thing is the same (`docs/training.md`);
+    /// `key.path=value` overrides what it says. Ctrl-C finishes the step, saves and stops.
+    #[cfg(feature = "torch")]
+    Train(TrainArguments),
+    /// Teach a model by examples: conversations, tokens, or the rollouts of a run.
+    ///
+    /// `espalier sft --model DIR --data runs/X --filter 'reward > 0'` learns from a run's good rollouts.
+    #[cfg(feature = "torch")]
+    Sft(SftArguments),
+    /// Write a checkpoint as an adapter or a model that others load.
+    #[cfg(feature = "torch")]
+    Export(ExportArguments),
     /// Measure this machine: the sandbox, rollouts or the engine.
     Bench(BenchArguments),
+}
+
+/// Arguments of `espalier train`.
+#[cfg(feature = "torch")]
+#[derive(Debug, Args)]
+pub(crate) struct TrainArguments {
+    /// The configuration.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Processes on this machine that share the model.
+    #[arg(long, value_name = "N")]
+    pub(crate) nproc: Option<usize>,
+    /// Say how it ended as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// `key.path=value`, instead of what the file says.
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+}
+
+/// Arguments of `espalier sft`.
+#[cfg(feature = "torch")]
+#[derive(Debug, Args)]
+pub(crate) struct SftArguments {
+    /// The configuration.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The model: a folder, or a name among the models of the cache.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// A file or the folder of a run to learn from (repeatable; beside those of the configuration).
+    #[arg(long, value_name = "PATH")]
+    pub(crate) data: Vec<PathBuf>,
+    /// Which trajectories of runs: an expression over `reward`, `depth`, `stop`, `env`, `turns`, `tokens`, `metrics`.
+    #[arg(long, value_name = "EXPRESSION", requires = "data")]
+    pub(crate) filter: Option<String>,
+    /// Processes on this machine that share the model.
+    #[arg(long, value_name = "N")]
+    pub(crate) nproc: Option<usize>,
+    /// Say how it ended as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// `key.path=value`, instead of what the file says.
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+}
+
+/// Arguments of `espalier export`.
+#[cfg(feature = "torch")]
+#[derive(Debug, Args)]
+pub(crate) struct ExportArguments {
+    /// The checkpoint: a `global_step_N` folder.
+    pub(crate) checkpoint: PathBuf,
+    /// The model that was trained: a folder, or a name among the models of the cache.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) base: PathBuf,
+    /// Where to write; must not be there yet.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Add an adapter to the weights and write the whole model.
+    #[arg(long)]
+    pub(crate) merge: bool,
+    /// Type of a whole model's weights.
+    #[arg(long, value_parser = ["bf16", "f32"], default_value = "bf16")]
+    pub(crate) dtype: String,
 }
 
 /// Arguments of `espalier repl`.

@@ -96,6 +96,12 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(command) => commands::serve::run(command).await,
         #[cfg(feature = "torch")]
         Command::Model(command) => commands::model::run(command),
+        #[cfg(feature = "torch")]
+        Command::Train(arguments) => commands::train::train(arguments).await,
+        #[cfg(feature = "torch")]
+        Command::Sft(arguments) => commands::train::sft(arguments).await,
+        #[cfg(feature = "torch")]
+        Command::Export(arguments) => commands::train::export(arguments),
         Command::Bench(arguments) => commands::bench::run(arguments).await,
     }
 }

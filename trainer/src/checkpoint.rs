@@ -311,12 +311,18 @@ impl Checkpoint {
         &self.state.state
     }
 
+    /// Brings a model to where it was.
+    pub fn restore_weights(&self, model: &mut TrainModel) -> Result<(), TrainError> {
+        let trained = SafetensorsReader::open(&self.path.join("policy/trained.safetensors"))?;
+        model.set_trained(&mut |name, shape| trained.get(name, shape))?;
+        model.set_passes(self.state.passes);
+        Ok(())
+    }
+
     /// Brings a model and its optimiser to where they were. They must have been built with the same settings.
     pub fn restore(&self, model: &mut TrainModel, optimizer: &mut AdamW) -> Result<(), TrainError> {
         let policy = self.path.join("policy");
-        let trained = SafetensorsReader::open(&policy.join("trained.safetensors"))?;
-        model.set_trained(&mut |name, shape| trained.get(name, shape))?;
-        model.set_passes(self.state.passes);
+        self.restore_weights(model)?;
         let found = model.parameters().0;
         if found != self.state.parameters {
             return Err(TrainError::File {

@@ -206,6 +206,13 @@ pub fn layer(x: &Tensor, weights: &LayerWeights, step: &StepShape<'_>) -> Result
     x.f_add(&weights.down.apply(&h, step.adapters)?)
 }
 
+/// A copy with memory of its own.
+pub(crate) fn copied(tensor: &Tensor) -> Result<Tensor, TchError> {
+    let mut copy = tensor.f_detach()?.f_empty_like()?;
+    copy.f_copy_(tensor)?;
+    Ok(copy)
+}
+
 /// A tensor of zeros on the CPU.
 pub(crate) fn zeros(shape: &[i64], kind: Kind) -> Result<Tensor, TchError> {
     Tensor::f_zeros(shape, (kind, Device::Cpu))

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
+use crate::decoder::copied;
 use crate::error::TrainError;
 use crate::files::{PendingFolder, SafetensorsWriter, read_json, write_json};
 use crate::layout::Part;
@@ -115,7 +116,7 @@ pub fn merged(
     let mut adapters: BTreeMap<String, Tensor> = BTreeMap::new();
     if model.targets().is_some() {
         model.visit(Visit::Trained, &mut |name, value| {
-            adapters.insert(name.to_owned(), value.f_copy()?);
+            adapters.insert(name.to_owned(), copied(&value)?);
             Ok(())
         })?;
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::Metadata;
 use safetensors::{Dtype, tensor::TensorInfo};
+use sha2::{Digest, Sha256};
 use tch::{Kind, Tensor};
 
 use crate::error::TrainError;
@@ -181,6 +182,11 @@ impl SafetensorsReader {
             .map_err(TrainError::io("read", &self.path))?;
         Ok(Tensor::f_from_data_size(&bytes, shape, stored)?)
     }
+}
+
+/// SHA-256 in hexadecimal digits.
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Writes a small file and puts it on the disk.

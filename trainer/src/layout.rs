@@ -80,7 +80,7 @@ impl Flat {
 
     /// Elements of each of `world` shards.
     pub fn shard_len(&self, world: i64) -> i64 {
-        self.used.div_ceil(world * ALIGN) * ALIGN
+        (self.used + world * ALIGN - 1) / (world * ALIGN) * ALIGN
     }
 
     /// Every part with its place in the flat buffer, in order.

@@ -33,4 +33,7 @@ pub mod sft;
 pub mod update;
 
 pub use error::TrainError;
+/// Types of tensors, for whoever writes models.
+pub use tch::Kind;
+
 pub use model::{ModelOptions, TrainModel, TrainPrecision};

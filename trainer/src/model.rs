@@ -243,7 +243,7 @@ impl TrainModel {
                     whole.f_narrow(0, offset, part.numel())?.f_copy_(&value.f_view([-1i64])?)?;
                 }
                 // A copy, so that the rest is freed.
-                Ok(if world == 1 { whole } else { whole.f_narrow(0, rank_of * len, len)?.f_copy()? })
+                Ok(if world == 1 { whole } else { decoder::copied(&whole.f_narrow(0, rank_of * len, len)?)? })
             };
             let trained = shard(&layout.trained, master)?;
             units.push(Unit {
@@ -806,7 +806,7 @@ impl TrainModel {
     pub fn gradients(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
         let mut all = BTreeMap::new();
         self.visit(Visit::Gradients, &mut |name, value| {
-            all.insert(name.to_owned(), value.f_copy()?);
+            all.insert(name.to_owned(), decoder::copied(&value)?);
             Ok(())
         })?;
         Ok(all)

@@ -117,7 +117,7 @@ pub struct Policy {
 }
 
 /// A column of the batch, row by row.
-type Column = Vec<Vec<f32>>;
+pub type Column = Vec<Vec<f32>>;
 
 impl Policy {
     /// A policy with its algorithm. `custom_loss` serves a `policy_loss_type` that is not built in.
@@ -177,12 +177,24 @@ impl Policy {
         options: &UpdateOptions,
     ) -> Result<UpdateReport, TrainError> {
         rows.iter().enumerate().try_for_each(|(i, row)| row.check(i))?;
-        let mut report = UpdateReport::default();
         if rows.iter().all(|row| row.trainable() == 0) {
-            return Ok(report);
+            return Ok(UpdateReport::default());
         }
         let old = self.logprobs(rows, options)?;
-        let everything = Columns::new(rows, &(0..rows.len()).collect::<Vec<_>>(), &old, None)?;
+        self.update_from(rows, &old, reference, options)
+    }
+
+    /// The same with log-probabilities from before the update that are known already.
+    pub fn update_from(
+        &mut self,
+        rows: &[UpdateRow],
+        old: &Column,
+        reference: Option<&Column>,
+        options: &UpdateOptions,
+    ) -> Result<UpdateReport, TrainError> {
+        rows.iter().enumerate().try_for_each(|(i, row)| row.check(i))?;
+        let mut report = UpdateReport::default();
+        let everything = Columns::new(rows, &(0..rows.len()).collect::<Vec<_>>(), old, None)?;
         let everything = everything.select(&(0..rows.len()).collect::<Vec<_>>(), None)?;
         if let Some(input) = everything.against_sampler() {
             let difference = off_policy::logprob_difference(&input).map_err(token_error)?;
@@ -193,7 +205,7 @@ impl Policy {
         for epoch in 0..options.epochs.max(1) {
             for (number, chosen) in batches.iter().enumerate() {
                 let seed = options.seed.wrapping_add(u64::from(epoch) << 32).wrapping_add(number as u64);
-                self.mini_batch(rows, chosen, &old, reference, options, seed, &mut report)?;
+                self.mini_batch(rows, chosen, old, reference, options, seed, &mut report)?;
             }
         }
         Ok(report)

@@ -5,13 +5,17 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Rows, close, distance, expected, fixture};
+use espalier_algorithms::config::AlgorithmConfig;
+use espalier_algorithms::tree::RowWeighting;
 use espalier_distributed::Group;
+use espalier_trainer::files::SafetensorsReader;
 use espalier_trainer::head::HeadOptions;
 use espalier_trainer::lora::LoraConfig;
 use espalier_trainer::model::Visit;
 use espalier_trainer::optimizer::{AdamW, OptimizerConfig, ParameterGroup, Schedule, Update};
 use espalier_trainer::sft;
 use espalier_trainer::sft::examples::Example;
+use espalier_trainer::update::{Policy, UpdateOptions, UpdateRow};
 use espalier_trainer::{ModelOptions, TrainModel, TrainPrecision, peft};
 use serde_json::Value;
 use tch::Tensor;
@@ -188,5 +192,81 @@ fn parameter_groups_have_their_own_decay_and_rate() {
     for (name, value) in &trained(&model) {
         let still = name.contains("norm") || name.contains("q_proj");
         assert_eq!(value.equal(&before[name]), still, "{name}");
+    }
+}
+
+/// Rows of the reference's batch with GRPO's advantages, as the loop makes them.
+fn grpo_rows(values: &Value, tensors: &SafetensorsReader) -> (Vec<UpdateRow>, Vec<Vec<f32>>) {
+    let rows = Rows::read(values);
+    let advantages = Vec::<f32>::try_from(tensors.get("advantages", &[4]).unwrap()).unwrap();
+    let mut made = Vec::new();
+    let mut old = Vec::new();
+    for (i, ids) in rows.ids.iter().enumerate() {
+        let start = rows.loss_mask[i].iter().position(|m| *m == 1).unwrap();
+        let column = |name: &str| -> Vec<f32> {
+            let all = tensors.get(&format!("{name}.{i}"), &[ids.len() as i64]).unwrap();
+            Vec::<f32>::try_from(all).unwrap()[start..].to_vec()
+        };
+        let mask = rows.loss_mask[i][start..].to_vec();
+        made.push(UpdateRow {
+            tokens: ids.clone(),
+            response_start: start,
+            advantages: mask.iter().map(|m| advantages[i] * f32::from(*m)).collect(),
+            mask,
+            rollout_logprobs: Some(column("old_logprobs")),
+            prompt: "prompt".to_owned(),
+            tree: format!("tree {i}"),
+        });
+        old.push(column("old_logprobs"));
+    }
+    (made, old)
+}
+
+#[test]
+fn policy_steps_are_pytorchs() {
+    for case in ["grpo", "grpo_full"] {
+        let (values, tensors) = expected(&format!("steps/{case}"));
+        let (rows, old) = grpo_rows(&values, &tensors);
+        let algorithm = AlgorithmConfig {
+            use_kl_loss: true,
+            kl_loss_coef: values["kl_coef"].as_f64().unwrap(),
+            row_weighting: RowWeighting::ByToken,
+            ..AlgorithmConfig::default()
+        };
+        let model = model(&values);
+        let adam = AdamW::new(optimizer(&values), &model).unwrap();
+        let reference = (case == "grpo_full").then(|| self::model(&values));
+        let mut policy = Policy::new(model, adam, reference, algorithm, None).unwrap();
+        let options = UpdateOptions {
+            mini_batch_prompts: 0,
+            epochs: 1,
+            max_tokens: 24,
+            total_steps: 5,
+            temperature: 1.0,
+            seed: 0,
+        };
+        let reference = policy.reference_logprobs(&rows, &options).unwrap();
+        for (i, step) in values["steps"].as_array().unwrap().iter().enumerate() {
+            let report = policy.update_from(&rows, &old, Some(&reference), &options).unwrap();
+            let figure = |name: &str| report.metrics.value(name).unwrap();
+            for (ours, theirs) in [
+                ("policy/final_loss", "loss"),
+                ("policy/policy_loss", "policy_loss"),
+                ("policy/policy_kl", "kl"),
+                ("policy/policy_entropy", "entropy"),
+                ("policy/loss_metrics/clip_ratio", "clip_ratio"),
+            ] {
+                close(&format!("{case}, step {i}, {ours}"), figure(ours), step[theirs].as_f64().unwrap(), 2e-4);
+            }
+            let norm = step["grad_norm"].as_f64().unwrap();
+            assert!((figure("policy/grad_norm") - norm).abs() < 2e-3 * norm, "{case}, step {i}: {norm}");
+            if i == 0 && case == "grpo" {
+                for (name, value) in &trained(&policy.model) {
+                    let key = format!("after.base_model.model.{name}");
+                    let expected = tensors.get(&key, &value.size()).unwrap();
+                    assert!(distance(value, &expected) < 1e-4, "{name} after the step");
+                }
+            }
+        }
     }
 }

@@ -13,4 +13,6 @@ pub(crate) mod serve;
 pub(crate) mod serve_openai;
 pub(crate) mod serve_sandbox;
 pub(crate) mod serve_search;
+#[cfg(feature = "torch")]
+pub(crate) mod train;
 pub(crate) mod trajectories;

@@ -95,6 +95,25 @@ struct Part {
     trajectories: usize,
 }
 
+/// How long a lock that another process holds is tried again.
+const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Locks a run's folder. A process that this program starts holds copies of its locks until it has become another program,
+/// so a lock that was just given up may look taken for a moment.
+fn take(lock: &File, path: &Path, directory: &Path) -> Result<(), OutputError> {
+    let until = std::time::Instant::now() + LOCK_PATIENCE;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(std::fs::TryLockError::Error(error)) => return Err(OutputError::io(path, "lock it")(error)),
+            Err(std::fs::TryLockError::WouldBlock) if std::time::Instant::now() < until => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            Err(std::fs::TryLockError::WouldBlock) => return Err(OutputError::Busy(directory.to_owned())),
+        }
+    }
+}
+
 impl RunWriter {
     /// Starts a run in a directory, which is made if need be. Refuses one that holds trajectories.
     pub fn create(directory: impl AsRef<Path>, options: OutputOptions) -> Result<Self, OutputError> {
@@ -132,11 +151,7 @@ impl RunWriter {
             .write(true)
             .open(&lock_path)
             .map_err(OutputError::io(&lock_path, "open it"))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => return Err(OutputError::Busy(directory.to_owned())),
-            Err(std::fs::TryLockError::Error(error)) => return Err(OutputError::io(&lock_path, "lock it")(error)),
-        }
+        take(&lock, &lock_path, directory)?;
         let next_part = parts(directory)?.iter().filter_map(|path| part_number(path)).max().map_or(0, |last| last + 1);
         Ok(Self {
             directory: directory.to_owned(),

@@ -76,7 +76,9 @@ pub struct ShimError(pub String);
 
 impl From<tch::TchError> for ShimError {
     fn from(error: tch::TchError) -> Self {
-        Self(error.to_string())
+        let text = error.to_string();
+        // Behind the reason stands a trace of addresses that tells nobody anything.
+        Self(text.split("\nException raised from").next().unwrap_or_default().trim_end().to_owned())
     }
 }
 

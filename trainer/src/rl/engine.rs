@@ -13,6 +13,7 @@ use espalier_inference::{
 };
 use tch::Tensor;
 
+use crate::decoder::copied;
 use crate::error::TrainError;
 use crate::export::merged;
 use crate::model::{TrainModel, Visit};
@@ -50,7 +51,7 @@ pub fn publish(model: &TrainModel, sampler: Option<&dyn Sampler>, version: u64) 
     let mut tensors = BTreeMap::new();
     let mut take = |name: &str, value: Tensor| {
         if first {
-            tensors.insert(name.to_owned(), value.f_copy()?);
+            tensors.insert(name.to_owned(), copied(&value)?);
         }
         Ok(())
     };

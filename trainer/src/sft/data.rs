@@ -108,7 +108,7 @@ pub fn load(spec: &DataSpec, options: &ReadOptions) -> Result<DataSet, TrainErro
         });
     }
     let mut set = DataSet { name: spec.name(), weight: spec.weight, ..DataSet::default() };
-    let cached = options.cache.as_ref().map(|cache| Ok((cache, key(spec, options)?))).transpose()?;
+    let cached = options.cache.as_ref().map(|cache| Ok::<_, TrainError>((cache, key(spec, options)?))).transpose()?;
     if let Some((cache, key)) = &cached
         && let Some(found) = read_cache(&cache.join(format!("{key}.safetensors")))
     {

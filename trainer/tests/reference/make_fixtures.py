@@ -254,7 +254,7 @@ def grpo_rows():
 
 
 def grpo_loss(model, rows, old, reference):
-    """Clipped policy loss, mean over all tokens of the batch, plus coefficient x mean over rows of each row's mean k3.
+    """Clipped policy loss, mean over all tokens of the batch, plus coefficient x mean of k3 over the same tokens.
 
     r = exp(lp - old), l = -min(r A, clamp(r, 0.8, 1.2) A), k3 = exp(ref - lp) - (ref - lp) - 1. Trainers bound k3 to
     10, which these rows must not reach.
@@ -271,7 +271,7 @@ def grpo_loss(model, rows, old, reference):
         d = ref - logprobs
         k3 = (d.exp() - d - 1) * mask
         assert k3.max() < 10
-        kl = kl + k3.sum() / mask.sum() / len(rows)
+        kl = kl + k3.sum() / total
         each = torch.distributions.Categorical(logits=logits.detach()[:-1]).entropy()
         entropy = entropy + (each * mask[1:]).sum() / total
     loss = policy + KL_COEF * kl

@@ -1,0 +1,194 @@
+//! Checkpoints: the same next step, at any number of processes, whole or not there.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use common::fixture;
+use espalier_distributed::Group;
+use espalier_trainer::checkpoint::{Checkpoint, CheckpointStore};
+use espalier_trainer::lora::LoraConfig;
+use espalier_trainer::model::Visit;
+use espalier_trainer::optimizer::{AdamW, OptimizerConfig};
+use espalier_trainer::sft;
+use espalier_trainer::sft::examples::Example;
+use espalier_trainer::{ModelOptions, TrainModel, TrainPrecision};
+use serde_json::json;
+use tch::Tensor;
+
+fn example(step: u32) -> Example {
+    let tokens: Vec<u32> = (0..12).map(|i| (i * 7 + step * 13) % 96).collect();
+    let weights = (0..12).map(|i| f32::from(u8::from(i > 3))).collect();
+    Example { tokens, weights }
+}
+
+fn lora(dropout: f64) -> LoraConfig {
+    LoraConfig { rank: 4, dropout, ..LoraConfig::default() }
+}
+
+fn fresh(lora: &LoraConfig, precision: TrainPrecision, group: Group) -> (TrainModel, AdamW) {
+    let options = ModelOptions { precision, lora: lora.clone(), gradient_checkpointing: false, seed: 1 };
+    let model = TrainModel::load(&fixture("models/llama"), options, group).unwrap();
+    let config = OptimizerConfig { lr: 1e-2, num_warmup_steps: 3, ..OptimizerConfig::default() };
+    let adam = AdamW::new(config, &model).unwrap();
+    (model, adam)
+}
+
+fn steps(model: &mut TrainModel, adam: &mut AdamW, range: std::ops::Range<u32>) -> Vec<f64> {
+    range
+        .map(|step| {
+            let own = example(step);
+            sft::step(model, adam, &[&own], 64, 10).unwrap().0
+        })
+        .collect()
+}
+
+fn parameters(model: &TrainModel) -> BTreeMap<String, Tensor> {
+    let mut all = BTreeMap::new();
+    model
+        .visit(Visit::Trained, &mut |name, value| {
+            all.insert(name.to_owned(), value.copy());
+            Ok(())
+        })
+        .unwrap();
+    all
+}
+
+#[test]
+fn a_resumed_run_takes_bit_for_bit_the_same_next_steps() {
+    for (lora, precision) in [
+        (LoraConfig::default(), TrainPrecision::F32),
+        (lora(0.3), TrainPrecision::F32),
+        (lora(0.0), TrainPrecision::Bf16),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = CheckpointStore::new(folder.path(), None);
+        let (mut model, mut adam) = fresh(&lora, precision, Group::single());
+        steps(&mut model, &mut adam, 0..4);
+        store.save(4, &model, &adam, &json!({"position": 4}), "base").unwrap();
+        let losses = steps(&mut model, &mut adam, 4..8);
+
+        let (mut again, mut adam) = fresh(&lora, precision, Group::single());
+        let checkpoint = store.latest().unwrap().unwrap();
+        assert_eq!((checkpoint.step(), &checkpoint.state()["position"]), (4, &json!(4)));
+        checkpoint.restore(&mut again, &mut adam).unwrap();
+        assert_eq!(steps(&mut again, &mut adam, 4..8), losses);
+        for (name, value) in parameters(&model) {
+            assert!(value.equal(&parameters(&again)[&name]), "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_two_processes_saved_three_resume() {
+    tch::set_num_threads(1);
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let world = |n: usize, work: fn(Group, &Path) -> Vec<f64>| -> Vec<f64> {
+        let threads: Vec<_> = Group::threads(n)
+            .unwrap()
+            .into_iter()
+            .map(|group| {
+                let root = root.clone();
+                std::thread::spawn(move || work(group, &root))
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).next_back().unwrap()
+    };
+    world(2, |group, root| {
+        let (mut model, mut adam) = fresh(&LoraConfig::default(), TrainPrecision::F64, group);
+        let losses = steps(&mut model, &mut adam, 0..3);
+        CheckpointStore::new(root, None).save(3, &model, &adam, &json!(null), "base").unwrap();
+        losses
+    });
+    let resumed = world(3, |group, root| {
+        let (mut model, mut adam) = fresh(&LoraConfig::default(), TrainPrecision::F64, group);
+        CheckpointStore::new(root, None).latest().unwrap().unwrap().restore(&mut model, &mut adam).unwrap();
+        steps(&mut model, &mut adam, 3..6)
+    });
+    let (mut model, mut adam) = fresh(&LoraConfig::default(), TrainPrecision::F64, Group::single());
+    let whole = steps(&mut model, &mut adam, 0..6);
+    for (a, b) in resumed.iter().zip(&whole[3..]) {
+        assert!((a - b).abs() < 1e-9, "{resumed:?}, {whole:?}");
+    }
+}
+
+#[test]
+fn the_newest_few_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(folder.path(), Some(2));
+    let (model, adam) = fresh(&lora(0.0), TrainPrecision::F32, Group::single());
+    for step in 1..=4 {
+        store.save(step, &model, &adam, &json!(null), "base").unwrap();
+    }
+    let there: Vec<bool> = (1..=4).map(|step| store.path(step).exists()).collect();
+    assert_eq!(there, [false, false, true, true]);
+    let latest = std::fs::read_to_string(folder.path().join("latest_ckpt_global_step.txt")).unwrap();
+    assert_eq!(latest, "4");
+}
+
+#[test]
+fn a_checkpoint_that_is_not_whole_is_refused_with_the_file_that_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(folder.path(), None);
+    let (mut model, mut adam) = fresh(&lora(0.0), TrainPrecision::F32, Group::single());
+    steps(&mut model, &mut adam, 0..1);
+    let path = store.save(1, &model, &adam, &json!(null), "base").unwrap();
+    let refused = |expected: &str| {
+        let error = Checkpoint::open(&path).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let weights = path.join("policy/trained.safetensors");
+    let whole = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &whole[..whole.len() - 1]).unwrap();
+    refused("`policy/trained.safetensors`: expected");
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    std::fs::write(&weights, &flipped).unwrap();
+    refused("`policy/trained.safetensors`: expected");
+    std::fs::remove_file(&weights).unwrap();
+    refused("`policy/trained.safetensors` is missing");
+    std::fs::remove_file(path.join("manifest.json")).unwrap();
+    refused("half-written");
+}
+
+#[test]
+fn what_a_killed_writer_left_is_no_checkpoint_and_in_nobodys_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(folder.path(), None);
+    std::fs::create_dir_all(folder.path().join("global_step_5.partial/policy")).unwrap();
+    assert!(store.latest().unwrap().is_none());
+    let (model, adam) = fresh(&lora(0.0), TrainPrecision::F32, Group::single());
+    store.save(5, &model, &adam, &json!(null), "base").unwrap();
+    assert_eq!(store.latest().unwrap().unwrap().step(), 5);
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_leaves_the_one_before_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(folder.path(), Some(1));
+    let (model, adam) = fresh(&lora(0.0), TrainPrecision::F32, Group::single());
+    store.save(1, &model, &adam, &json!(null), "base").unwrap();
+    // A file where the next checkpoint's working folder should be.
+    std::fs::write(folder.path().join("global_step_2.partial"), "").unwrap();
+    let error = store.save(2, &model, &adam, &json!(null), "base").unwrap_err().to_string();
+    assert!(error.contains("global_step_2.partial"), "{error}");
+    assert_eq!(store.latest().unwrap().unwrap().step(), 1);
+}
+
+#[test]
+fn other_settings_than_those_saved_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(folder.path(), None);
+    let (model, adam) = fresh(&lora(0.0), TrainPrecision::F32, Group::single());
+    store.save(1, &model, &adam, &json!(null), "base").unwrap();
+    let checkpoint = store.latest().unwrap().unwrap();
+    let (mut full, mut adam) = fresh(&LoraConfig::default(), TrainPrecision::F32, Group::single());
+    let error = checkpoint.restore(&mut full, &mut adam).unwrap_err().to_string();
+    assert!(error.contains("model.embed_tokens.weight") && error.contains("no such tensor"), "{error}");
+    let wide = LoraConfig { rank: 8, ..LoraConfig::default() };
+    let (mut other, mut adam) = fresh(&wide, TrainPrecision::F32, Group::single());
+    let error = checkpoint.restore(&mut other, &mut adam).unwrap_err().to_string();
+    assert!(error.contains("lora_A.weight") && error.contains("[8, 32]") && error.contains("[4, 32]"), "{error}");
+}
