@@ -488,6 +488,9 @@ pub(crate) enum ServeCommand {
         /// The model's folder, or its name in `$ESPALIER_MODELS`.
         #[arg(long, value_name = "FOLDER")]
         model: PathBuf,
+        /// A LoRA adapter, PEFT's folder of it, under a name that requests give as `model`; may be repeated.
+        #[arg(long = "adapter", value_name = "NAME=FOLDER", value_parser = adapter)]
+        adapters: Vec<(String, PathBuf)>,
         /// Where to listen. Beyond loopback anybody who reaches the port may use the model.
         #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
         listen: std::net::SocketAddr,
@@ -567,4 +570,13 @@ pub(crate) enum ModelCommand {
         #[arg(long, default_value = "bf16", value_parser = ["bf16", "f32"])]
         dtype: String,
     },
+}
+
+/// `NAME=FOLDER`.
+#[cfg(feature = "torch")]
+fn adapter(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, folder)) if !name.is_empty() && !folder.is_empty() => Ok((name.to_owned(), folder.into())),
+        _ => Err("expected a name, `=` and a folder".to_owned()),
+    }
 }

@@ -192,6 +192,23 @@ impl From<SuiteError> for Failure {
 }
 
 #[cfg(feature = "torch")]
+impl From<espalier_engine::AdapterError> for Failure {
+    fn from(error: espalier_engine::AdapterError) -> Self {
+        use espalier_engine::AdapterError;
+
+        let said = error.to_string();
+        match error {
+            AdapterError::File(error) => error.into(),
+            AdapterError::Name { .. } | AdapterError::Exists { .. } | AdapterError::Unknown { .. } => {
+                Self::Configuration(said)
+            }
+            AdapterError::Torch(_) | AdapterError::Ended => Self::Engine(said),
+            AdapterError::Shape { .. } | AdapterError::Tensor { .. } | AdapterError::Missing { .. } => Self::Data(said),
+        }
+    }
+}
+
+#[cfg(feature = "torch")]
 impl From<espalier_engine::ModelError> for Failure {
     fn from(error: espalier_engine::ModelError) -> Self {
         use espalier_engine::ModelError;

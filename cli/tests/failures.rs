@@ -152,6 +152,10 @@ fn models_that_cannot_be_used_end_with_3() {
     ] {
         fails(folder.path(), 3, arguments);
     }
+    for adapter in ["tuned", "=folder", "tuned="] {
+        let shown = fails(folder.path(), 2, &["serve", "openai", "--model", "model", "--adapter", adapter]);
+        assert!(shown.contains("expected a name, `=` and a folder"), "{shown}");
+    }
 }
 
 #[test]

@@ -319,12 +319,10 @@ async fn generate(episode: &mut Episode, dialogue: &Dialogue, sampling: Sampling
         // Dropping the wait cancels the request, also where the engine goes on in a task of its own.
         let _cancels = cancel.clone().drop_guard();
         let request = GenerateRequest {
-            prompt: dialogue.prompt(),
-            sampling: sampling.clone(),
-            n: 1,
             session: Some(episode.session.clone()),
             deadline: limit,
             cancel,
+            ..GenerateRequest::new(dialogue.prompt(), sampling.clone())
         };
         // The engine keeps its own deadline; a second later it is taken at its word.
         let outer = limit + Duration::from_secs(1);
@@ -356,7 +354,7 @@ async fn generate(episode: &mut Episode, dialogue: &Dialogue, sampling: Sampling
             Ok(Err(error @ EngineError::ContextOverflow { .. })) => {
                 return Err(Ending::because(RolloutStop::ContextOverflow, error.to_string()));
             }
-            Ok(Err(error @ EngineError::Invalid { .. })) => {
+            Ok(Err(error @ (EngineError::Invalid { .. } | EngineError::UnknownAdapter { .. }))) => {
                 return Err(Ending::because(RolloutStop::EngineError, error.to_string()));
             }
             Ok(Err(error)) if episode.cancel.is_cancelled() => {

@@ -202,8 +202,12 @@ impl NodeServices {
         let _cancels = token.clone().drop_guard();
         let deadline = self.tree.deadline.min(Instant::now() + timeout);
         let session = format!("{}/call/{index}", self.tree.session(&self.node));
-        let request =
-            GenerateRequest { prompt, sampling, n: 1, session: Some(session.clone()), deadline, cancel: token };
+        let request = GenerateRequest {
+            session: Some(session.clone()),
+            deadline,
+            cancel: token,
+            ..GenerateRequest::new(prompt, sampling)
+        };
         let work = std::panic::AssertUnwindSafe(player.engine.generate(request)).catch_unwind();
         let answer = tokio::select! {
             biased;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use espalier_engine::EngineOptions;
 use espalier_engine::openai_server::{ServerOptions, Shutdown, serve};
+use espalier_engine::{AdapterWeights, EngineOptions};
 
 use crate::engines::{open, precision};
 use crate::failure::Failure;
@@ -15,6 +15,7 @@ use crate::settings::model_folder;
 
 pub(crate) async fn run(
     model: PathBuf,
+    adapters: Vec<(String, PathBuf)>,
     listen: SocketAddr,
     kv_cache_mb: Option<u64>,
     kept: String,
@@ -25,6 +26,12 @@ pub(crate) async fn run(
         ..EngineOptions::default()
     };
     let engine = open(model_folder(&model), options).await.map_err(Failure::of_model)?;
+    for (name, folder) in adapters {
+        let loaded = AdapterWeights::read(&folder, &engine.config().decoder)
+            .and_then(|weights| engine.load_adapter(&name, &weights));
+        loaded.map_err(|error| Failure::from(error).within("`--adapter`"))?;
+        say!("adapter `{name}`, from `{}`", folder.display());
+    }
     let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| Failure::Usage {
         what: "`--listen`".to_owned(),
         expected: "an address that is free".to_owned(),

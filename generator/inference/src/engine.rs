@@ -30,6 +30,9 @@ pub struct GenerateRequest {
     pub sampling: SamplingParams,
     /// How many independent continuations; they share the prompt's prefill. Sample `i` uses seed `seed + i`.
     pub n: u32,
+    /// The adapter that answers, by name; the base model where absent. An engine that has no adapter of that name refuses
+    /// the request.
+    pub adapter: Option<String>,
     /// Requests of one conversation carry one session name, so that an engine or router can keep its cache warm.
     pub session: Option<String>,
     /// The request ends as [`StopReason::Cancelled`] or [`EngineError::Deadline`] at this moment.
@@ -45,6 +48,7 @@ impl GenerateRequest {
             prompt,
             sampling,
             n: 1,
+            adapter: None,
             session: None,
             deadline: Instant::now() + Duration::from_mins(10),
             cancel: CancellationToken::new(),
@@ -74,8 +78,8 @@ pub struct Generation {
     pub logprobs: Vec<f32>,
     /// Why it ended.
     pub stop: StopReason,
-    /// The policy's version at each sampled token, as runs `(first token, version)`; engines with fixed weights say
-    /// `[(0, 0)]`.
+    /// The policy's version at each sampled token, as runs `(first token, version)`: a policy whose weights change while
+    /// it samples has several. Engines with fixed weights say `[(0, 0)]`.
     pub versions: Vec<(u32, u64)>,
     /// How exactly it is known.
     pub fidelity: Fidelity,
@@ -130,6 +134,16 @@ pub enum EngineError {
         /// What was expected and what came.
         reason: String,
     },
+    /// The request names an adapter that the engine does not have.
+    #[error("{model}: `adapter`: expected {}, got `{adapter}`", known_adapters(known))]
+    UnknownAdapter {
+        /// The model or endpoint.
+        model: String,
+        /// The name that came.
+        adapter: String,
+        /// The names that the engine knows.
+        known: Vec<String>,
+    },
     /// The prompt does not fit.
     #[error("{model}: a prompt of {prompt_tokens} tokens does not fit a context of {context_tokens}")]
     ContextOverflow {
@@ -157,6 +171,14 @@ pub enum EngineError {
         /// What happened.
         reason: String,
     },
+}
+
+fn known_adapters(known: &[String]) -> String {
+    if known.is_empty() {
+        return "none, as no adapter is loaded".to_owned();
+    }
+    let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    format!("one of {}", names.join(", "))
 }
 
 /// Whatever samples: an HTTP endpoint, the local engine, a script.

@@ -11,6 +11,8 @@
 //! as it saw them (vLLM's `return_token_ids`), and these are the ones that were sent; an endpoint that saw others is
 //! caught. vLLM's and SkyRL's `/inference/v1/generate` speaks in ids alone.
 //!
+//! A request's adapter goes out as the model's name, which is how vLLM and our own server choose one; OpenRouter has none.
+//!
 //! Invariants: `n` samples are `n` requests, each with a seed of its own; a parameter that an endpoint does not know is
 //! refused, not left out; a log-probability that is not finite is refused; the key comes from the environment and is
 //! never shown.
@@ -121,8 +123,8 @@ impl OpenAiEngine {
     }
 
     async fn sample(&self, request: &GenerateRequest, prompt: &Prompt, sample: u32) -> Result<Generation, EngineError> {
-        let body =
-            wire::body(&self.config, prompt, &request.sampling, sample).map_err(|reason| self.invalid(reason))?;
+        let body = wire::body(&self.config, prompt, &request.sampling, request.adapter.as_deref(), sample)
+            .map_err(|reason| self.invalid(reason))?;
         let mut headers = HeaderMap::new();
         if let Some(session) = request.session.as_deref().filter(|_| self.config.dialect == Dialect::Vllm) {
             // A hint for routers; a name that cannot be a header is left out.

@@ -80,6 +80,8 @@ pub struct ScriptedRequest<'a> {
     pub sample: u32,
     /// The sample's seed.
     pub seed: u64,
+    /// The adapter that the request names, if it names one.
+    pub adapter: Option<&'a str>,
     /// The session, if it has one.
     pub session: Option<&'a str>,
 }
@@ -403,6 +405,7 @@ impl ScriptedEngine {
                 index: first + u64::from(sample),
                 sample,
                 seed: request.sampling.seed.unwrap_or(0).wrapping_add(u64::from(sample)),
+                adapter: request.adapter.as_deref(),
                 session: request.session.as_deref(),
             })
             .collect();

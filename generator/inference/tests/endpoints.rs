@@ -106,6 +106,26 @@ async fn a_sub_call_goes_out_as_one_message() {
 }
 
 #[tokio::test]
+async fn an_adapter_goes_out_as_the_model() {
+    for (api, answer) in [
+        (Api::Chat, chat("Hello")),
+        (Api::Generate, json!({"choices": [{"token_ids": [72], "finish_reason": "stop"}]})),
+    ] {
+        let server = serve([Answer::Json(answer)]).await;
+        let config = tokens_config(&server.base_url, api);
+        let engine = OpenAiEngine::with_vocabulary(config, Tokenizer::bytes(), ChatTemplate::chatml()).unwrap();
+        engine.generate(GenerateRequest { adapter: Some("tuned".to_owned()), ..hi() }).await.unwrap();
+        assert_eq!(server.seen().remove(0).body["model"], "tuned");
+    }
+    let server = serve([]).await;
+    let dialect = Dialect::OpenRouter;
+    let engine = OpenAiEngine::new(EndpointConfig { dialect, ..config(&server.base_url) }).unwrap();
+    let refused = engine.generate(GenerateRequest { adapter: Some("tuned".to_owned()), ..hi() }).await.unwrap_err();
+    assert!(matches!(&refused, EngineError::Invalid { reason, .. } if reason.contains("`adapter`")), "{refused}");
+    assert_eq!(server.seen().len(), 0);
+}
+
+#[tokio::test]
 async fn what_may_pass_is_tried_again() {
     for passing in [
         Answer::Status(500, "oops"),

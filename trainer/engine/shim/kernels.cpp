@@ -214,6 +214,144 @@ void row_stats(const float* x, int64_t n, float scale, float* probs, float* larg
   *lse = top + static_cast<float>(__builtin_log(sum));
 }
 
+// Vectors of the low-rank kernels are as wide as the registers, so that halves are widened where they are used.
+#ifdef __AVX512F__
+constexpr int kLanes = 16;
+#else
+constexpr int kLanes = 8;
+#endif
+typedef float vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef uint16_t hvec __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
+
+inline vec widen(const float* p) { return *reinterpret_cast<const vec*>(p); }
+inline vec widen(const uint16_t* p) {
+#ifdef __F16C__
+  vec out;
+  asm("vcvtph2ps %1, %0" : "=v"(out) : "m"(*reinterpret_cast<const hvec*>(p)));
+  return out;
+#else
+  // The bits of a half, moved to a float's places, are that half times 2^-112.
+  ivec bits = __builtin_convertvector(*reinterpret_cast<const hvec*>(p), ivec);
+  vec magnitude = (vec)((bits & 0x7fff) << 13) * 0x1p112f;
+  return (vec)((ivec)magnitude | ((bits & 0x8000) << 16));
+#endif
+}
+inline float lanes_sum(vec a) {
+  float s[kLanes / 2];
+  for (int i = 0; i < kLanes / 2; i++) s[i] = a[i] + a[i + kLanes / 2];
+#ifdef __AVX512F__
+  for (int i = 0; i < 4; i++) s[i] += s[i + 4];
+#endif
+  return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+template <int R, class W>
+inline void shrink_chunk(const W* a, const float* x, int64_t x_stride, vec (&acc)[kShrinkRows][R]) {
+#pragma GCC unroll 2
+  for (int v = 0; v < kShrinkChunk; v += kLanes) {
+    vec xs[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) xs[r] = widen(x + r * x_stride + v);
+#pragma GCC unroll 4
+    for (int j = 0; j < kShrinkRows; j++) {
+      vec w = widen(a + j * kShrinkChunk + v);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++) acc[j][r] += w * xs[r];
+    }
+  }
+}
+
+template <int R, class W>
+inline void shrink_tile(const W* a, int64_t in, const float* scales, const float* x, int64_t x_stride, float* t,
+                        int64_t t_stride) {
+  vec acc[kShrinkRows][R];
+#pragma GCC unroll 4
+  for (int j = 0; j < kShrinkRows; j++)
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) acc[j][r] = vec{};
+  int64_t i = 0;
+  for (; i + kShrinkChunk <= in; i += kShrinkChunk) shrink_chunk<R>(a + i * kShrinkRows, x + i, x_stride, acc);
+  if (i < in) {
+    // Behind the row lies another: what is left of it is filled up with zeros.
+    float rest[R * kShrinkChunk] = {};
+    for (int r = 0; r < R; r++)
+      for (int64_t j = i; j < in; j++) rest[r * kShrinkChunk + j - i] = x[r * x_stride + j];
+    shrink_chunk<R>(a + i * kShrinkRows, rest, kShrinkChunk, acc);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < kShrinkRows; j++)
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) t[r * t_stride + j] = lanes_sum(acc[j][r]) * scales[j];
+}
+
+template <class W>
+void shrink(const W* a, int64_t in, const float* scales, const float* x, int64_t x_stride, int64_t rows, float* t,
+            int64_t t_stride) {
+  // As many rows at once as there are registers for their sums.
+  constexpr int kRows = kLanes == 16 ? 4 : 2;
+  int64_t r = 0;
+  for (; r + kRows <= rows; r += kRows)
+    shrink_tile<kRows>(a, in, scales, x + r * x_stride, x_stride, t + r * t_stride, t_stride);
+  for (; r < rows; r++) shrink_tile<1>(a, in, scales, x + r * x_stride, x_stride, t + r * t_stride, t_stride);
+}
+
+void lora_shrink(const void* a, bool half, int64_t in, const float* scales, const float* x, int64_t x_stride,
+                 int64_t rows, float* t, int64_t t_stride) {
+  if (half) shrink(static_cast<const uint16_t*>(a), in, scales, x, x_stride, rows, t, t_stride);
+  else shrink(static_cast<const float*>(a), in, scales, x, x_stride, rows, t, t_stride);
+}
+
+template <int R, class W>
+inline void expand_tile(const W* b, int64_t rank, const float* t, int64_t t_stride, float* y, int64_t y_stride) {
+  constexpr int kVectors = kExpandTile / kLanes;
+  vec acc[R][kVectors];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; v++) acc[r][v] = widen(y + r * y_stride + v * kLanes);
+  for (int64_t k = 0; k < rank; k++) {
+    vec w[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; v++) w[v] = widen(b + k * kExpandTile + v * kLanes);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; v++) acc[r][v] += w[v] * t[r * t_stride + k];
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; v++) *reinterpret_cast<vec*>(y + r * y_stride + v * kLanes) = acc[r][v];
+}
+
+template <class W>
+void expand(const W* b, int64_t rank, int64_t outs, const float* t, int64_t t_stride, int64_t rows, float* y,
+            int64_t y_stride) {
+  constexpr int kRows = kLanes == 16 ? 4 : 2;
+  int64_t r = 0;
+  if (outs == kExpandTile) {
+    for (; r + kRows <= rows; r += kRows)
+      expand_tile<kRows>(b, rank, t + r * t_stride, t_stride, y + r * y_stride, y_stride);
+    for (; r < rows; r++) expand_tile<1>(b, rank, t + r * t_stride, t_stride, y + r * y_stride, y_stride);
+    return;
+  }
+  // The last tile of a row: what lies behind it belongs to others.
+  for (; r < rows; r++) {
+    float own[kExpandTile] = {};
+    for (int64_t j = 0; j < outs; j++) own[j] = y[r * y_stride + j];
+    expand_tile<1>(b, rank, t + r * t_stride, t_stride, own, kExpandTile);
+    for (int64_t j = 0; j < outs; j++) y[r * y_stride + j] = own[j];
+  }
+}
+
+void lora_expand(const void* b, bool half, int64_t rank, int64_t outs, const float* t, int64_t t_stride, int64_t rows,
+                 float* y, int64_t y_stride) {
+  if (half) expand(static_cast<const uint16_t*>(b), rank, outs, t, t_stride, rows, y, y_stride);
+  else expand(static_cast<const float*>(b), rank, outs, t, t_stride, rows, y, y_stride);
+}
+
 }  // namespace
 
-extern const EspalierKernels ESPALIER_JOIN(espalier_kernels_, ESPALIER_ISA) = {rms_norm, silu_mul, rotate, attend, row_stats};
+extern const EspalierKernels ESPALIER_JOIN(espalier_kernels_, ESPALIER_ISA) = {
+    rms_norm, silu_mul, rotate, attend, row_stats, lora_shrink, lora_expand};

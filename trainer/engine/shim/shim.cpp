@@ -5,8 +5,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/quantized/PackedParams.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -77,9 +80,48 @@ struct KvPool {
   }
 };
 
+// One input's share of a low-rank adapter: the layers that read the same rows (queries, keys and values, say), each with
+// its place in the packed output. `a` has the rows of all layers, in blocks of kShrinkRows and kShrinkChunk columns; of `b`
+// each layer has tiles of kExpandTile outputs, [tile][rank][kExpandTile]. What does not fill a block is filled up with
+// zeros. Both lie in the order in which they are read. Halves hold each matrix times the power
+// of two that makes its largest magnitude about 1024, so that none is lost below the smallest; `scales` take it back.
+struct Lora {
+  struct Layer { int64_t rank, first_rank, outputs, first_output, b; };
+  // `rank` is that of all layers together, `columns` the inputs, each filled up to whole blocks.
+  int64_t inputs, outputs, rank, columns;
+  bool half;
+  std::vector<Layer> layers;
+  std::vector<float> scales;
+  // Both matrices, `b` behind `a`.
+  Tensor weights;
+  const void* at(int64_t element) const {
+    return static_cast<const char*>(weights.const_data_ptr()) + element * static_cast<int64_t>(weights.element_size());
+  }
+};
+
+// The power of two by which a matrix is stored as halves.
+double stored_scale(const Tensor& matrix) {
+  int exponent = 0;
+  double most = matrix.abs().max().item<double>();
+  std::frexp(most, &exponent);
+  return most > 0 ? std::ldexp(1.0, 10 - exponent) : 1.0;
+}
+
 }  // namespace
 
 extern "C" {
+
+struct EspalierLoraLayer {
+  const Tensor* a;
+  const Tensor* b;
+  double scale;
+  int64_t first_output;
+};
+
+struct EspalierLoraRows {
+  const Lora* lora;
+  int64_t first_row, rows;
+};
 
 struct EspalierSegment {
   int64_t first_row, rows, first_position;
@@ -103,6 +145,11 @@ int espalier_half_pack(Tensor* weight, Half** out) {
 }
 
 void espalier_half_free(Half* half) { delete half; }
+
+// The weight as floats: what the 16 bits hold.
+int espalier_half_unpack(Half* half, Tensor* out) {
+  return guard([&] { out->copy_(std::get<0>(half->packed->unpack())); });
+}
 
 int espalier_half_apply(Half* half, Tensor* x, Tensor* out) {
   return guard([&] { half->packed->apply_dynamic_out(*x, *out, false); });
@@ -248,6 +295,111 @@ int espalier_attention(Tensor* qkv, Tensor* cos, Tensor* sin, Tensor* q_norm, Te
           values[b] = pool->values(g.blocks[b], layer, tile.head);
         }
         k.attend(q, last, tile.count, keys.data(), values.data(), dim, target);
+      }
+    });
+  });
+}
+
+int espalier_lora_pack(const EspalierLoraLayer* layers, int64_t count, int64_t inputs, int64_t outputs, int half, Lora** out) {
+  return guard([&] {
+    auto lora = std::make_unique<Lora>();
+    lora->inputs = inputs, lora->outputs = outputs, lora->rank = 0, lora->half = half != 0;
+    at::ScalarType kind = half ? at::kHalf : at::kFloat;
+    std::vector<Tensor> as, bs;
+    auto whole = [](int64_t n, int64_t block) { return (n + block - 1) / block * block; };
+    int64_t end = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+      const Tensor &a = *layers[i].a, &b = *layers[i].b;
+      int64_t first = layers[i].first_output;
+      TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.numel() > 0 && b.numel() > 0, "lora: layer ", i, ": expected two matrices");
+      int64_t rank = a.size(0), width = b.size(0), padded_width = whole(width, kExpandTile);
+      floats(a, rank, inputs, "a");
+      floats(b, width, rank, "b");
+      TORCH_CHECK(first >= end && first + width <= outputs, "lora: layer ", i, ": outputs ", first, " + ", width, " after ", end, " of ", outputs);
+      end = first + width;
+      double by_a = half ? stored_scale(a) : 1, by_b = half ? stored_scale(b) : 1;
+      as.push_back(a * by_a);
+      Tensor padded = at::zeros({padded_width, rank}, b.options());
+      padded.narrow(0, 0, width).copy_(b * by_b);
+      bs.push_back(padded.view({-1, kExpandTile, rank}).transpose(1, 2).to(kind).contiguous().view(-1));
+      lora->layers.push_back(Lora::Layer{rank, lora->rank, width, first, size});
+      lora->rank += rank;
+      lora->scales.resize(lora->rank, static_cast<float>(layers[i].scale / by_a / by_b));
+      size += bs.back().numel();
+    }
+    TORCH_CHECK(!as.empty(), "lora: expected at least one layer");
+    Tensor all = at::cat(as);
+    lora->rank = whole(lora->rank, kShrinkRows), lora->columns = whole(inputs, kShrinkChunk);
+    lora->scales.resize(lora->rank, 0.0f);
+    Tensor padded = at::zeros({lora->rank, lora->columns}, all.options());
+    padded.narrow(0, 0, all.size(0)).narrow(1, 0, inputs).copy_(all);
+    Tensor blocks = padded.view({-1, kShrinkRows, lora->columns / kShrinkChunk, kShrinkChunk}).transpose(1, 2);
+    bs.insert(bs.begin(), blocks.to(kind).contiguous().view(-1));
+    for (Lora::Layer& l : lora->layers) l.b += lora->rank * lora->columns;
+    lora->weights = at::cat(bs);
+    *out = lora.release();
+  });
+}
+
+void espalier_lora_free(Lora* lora) { delete lora; }
+
+// y += scale * b (a x) for the rows of each group, whose groups are in order and do not overlap.
+int espalier_lora_apply(const Tensor* x, const Tensor* y, const EspalierLoraRows* groups, int64_t count) {
+  return guard([&] {
+    if (count == 0) return;
+    TORCH_CHECK(x->dim() == 2 && y->dim() == 2 && x->size(0) == y->size(0), "lora: expected as many rows, got ", x->sizes(), " and ", y->sizes());
+    int64_t rows = x->size(0), inputs = x->size(1), outputs = y->size(1), end = 0;
+    const float* xs = floats(*x, rows, inputs, "x");
+    float* ys = floats(*y, rows, outputs, "y");
+    struct Shrink { int64_t group, first; };
+    struct Expand { int64_t group, layer, tile; };
+    std::vector<Shrink> shrinks;
+    std::vector<Expand> expands;
+    std::vector<int64_t> scratch;
+    int64_t size = 0, weights = 0, taken = 0;
+    for (int64_t g = 0; g < count; g++) {
+      const EspalierLoraRows& group = groups[g];
+      const Lora& lora = *group.lora;
+      TORCH_CHECK(lora.inputs == inputs && lora.outputs == outputs, "lora: an adapter of ", lora.inputs, " to ", lora.outputs,
+                  ", rows of ", inputs, " to ", outputs);
+      TORCH_CHECK(group.rows > 0 && group.first_row >= end && group.first_row + group.rows <= rows,
+                  "lora: rows ", group.first_row, " + ", group.rows, " after ", end, " of ", rows);
+      end = group.first_row + group.rows;
+      scratch.push_back(size);
+      size += group.rows * lora.rank;
+      weights += lora.rank * (inputs + outputs);
+      taken += group.rows;
+      for (int64_t first = 0; first < lora.rank; first += kShrinkRows) shrinks.push_back(Shrink{g, first});
+      for (int64_t l = 0; l < static_cast<int64_t>(lora.layers.size()); l++)
+        for (int64_t tile = 0; tile * kExpandTile < lora.layers[l].outputs; tile++) expands.push_back(Expand{g, l, tile});
+    }
+    static thread_local std::vector<float> memory;
+    if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
+    float* t = memory.data();
+    const EspalierKernels& k = kernels();
+    // Waking threads costs more than the smallest adapters do.
+    auto grain = [&](size_t items) {
+      int64_t work = weights * ((taken + count - 1) / count) / 2, n = static_cast<int64_t>(items);
+      return std::max<int64_t>(1, n * 65536 / std::max<int64_t>(work, 1));
+    };
+    at::parallel_for(0, shrinks.size(), grain(shrinks.size()), [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; i++) {
+        const EspalierLoraRows& group = groups[shrinks[i].group];
+        const Lora& lora = *group.lora;
+        int64_t first = shrinks[i].first;
+        k.lora_shrink(lora.at(first * lora.columns), lora.half, inputs, lora.scales.data() + first,
+                      xs + group.first_row * inputs, inputs, group.rows, t + scratch[shrinks[i].group] + first, lora.rank);
+      }
+    });
+    at::parallel_for(0, expands.size(), grain(expands.size()), [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; i++) {
+        const EspalierLoraRows& group = groups[expands[i].group];
+        const Lora& lora = *group.lora;
+        const Lora::Layer& l = lora.layers[expands[i].layer];
+        int64_t at = expands[i].tile * kExpandTile;
+        k.lora_expand(lora.at(l.b + at * l.rank), lora.half, l.rank, std::min(kExpandTile, l.outputs - at),
+                      t + scratch[expands[i].group] + l.first_rank, lora.rank, group.rows,
+                      ys + group.first_row * outputs + l.first_output + at, outputs);
       }
     });
   });

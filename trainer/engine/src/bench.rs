@@ -1,4 +1,4 @@
-//! Decoding speed, as figures that a command or a script can print.
+//! Decoding speed, and what adapters cost, as figures that a command or a script can print.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,9 +6,15 @@ use std::time::{Duration, Instant};
 use espalier_inference::{GenerateRequest, InferenceEngine, Prompt, SamplingParams, TokenId};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
+use tch::Tensor;
 
-use crate::local::{EngineOptions, LocalEngine};
+use crate::adapters::{AdapterConfig, AdapterError, AdapterWeights, Module, Target};
+use crate::config::DecoderConfig;
+use crate::local::{EngineOptions, LocalEngine, StreamEvent};
 use crate::sampling::mix;
+
+/// Why something could not be measured.
+type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// What is decoded side by side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +73,7 @@ pub async fn decode(
     options: EngineOptions,
     cases: &[DecodeCase],
     repeat: usize,
-) -> Result<Vec<DecodeFigure>, Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<Vec<DecodeFigure>, Failed> {
     let engine = LocalEngine::load(folder, options)?;
     let vocab = engine.config().decoder.vocab as u64;
     let mut figures = Vec::new();
@@ -103,11 +109,7 @@ pub async fn decode(
 }
 
 /// Tokens of a conversation of `turns` turns that the engine prefilled although it had computed them before.
-pub async fn reprefilled(
-    folder: &Path,
-    options: EngineOptions,
-    turns: u32,
-) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+pub async fn reprefilled(folder: &Path, options: EngineOptions, turns: u32) -> Result<u64, Failed> {
     let engine = LocalEngine::load(folder, options)?;
     let vocab = engine.config().decoder.vocab as u64;
     let prompt =
@@ -123,4 +125,99 @@ pub async fn reprefilled(
         tokens.extend(prompt(u64::from(turn), 40));
     }
     Ok(engine.stats().reprefilled_tokens)
+}
+
+/// Adapters in one batch, beside which the same batch under one adapter is timed.
+const ADAPTERS: usize = 8;
+
+/// An adapter of every linear layer but the output layer, with numbers that depend on the seed only.
+fn adapter(model: &DecoderConfig, rank: i64, seed: u64) -> Result<AdapterWeights, AdapterError> {
+    let tensor = |name: &str, shape: [i64; 2]| -> Result<(String, Tensor), AdapterError> {
+        let salt = name.bytes().fold(seed, |salt, byte| mix(salt ^ u64::from(byte)));
+        let numbers: Vec<f32> = (0..shape[0] * shape[1])
+            .map(|i| (mix(salt ^ i as u64) >> 40) as f32 / (1u64 << 28) as f32 - 0.03)
+            .collect();
+        Ok((name.to_owned(), Tensor::f_from_slice(&numbers)?.f_view(shape)?))
+    };
+    let mut tensors = Vec::new();
+    for module in Module::all(model).filter(|module| module.target != Target::Head) {
+        let (inputs, outputs) = module.target.shape(model);
+        tensors.push(tensor(&format!("{module}.lora_A.weight"), [rank, inputs])?);
+        tensors.push(tensor(&format!("{module}.lora_B.weight"), [outputs, rank])?);
+    }
+    AdapterWeights::from_tensors(&AdapterConfig::new(rank, rank as f64), model, tensors)
+}
+
+fn adapter_name(number: usize) -> String {
+    format!("adapter {number}")
+}
+
+/// Request `row` of a batch that decodes for a while.
+fn decoding(vocab: u64, row: usize, new: u32, adapter: usize) -> GenerateRequest {
+    let token = |i: u64| 32 + (mix((row as u64) << 32 | i) % (vocab - 64)) as TokenId;
+    let prompt = Prompt::Tokens((0..8).map(token).collect());
+    let sampling = SamplingParams {
+        temperature: 0.0,
+        max_tokens: new,
+        ignore_eos: true,
+        logprobs: false,
+        ..SamplingParams::default()
+    };
+    GenerateRequest { adapter: Some(adapter_name(adapter)), ..GenerateRequest::new(prompt, sampling) }
+}
+
+/// How much longer a batch decodes whose rows belong to eight adapters than the same batch under one: every request is the
+/// same, prompts are short, so that what is timed is decoding. The two take turns, `repeat` times, so that what else the
+/// machine does meets both; the best of each counts.
+pub async fn adapters_ratio(
+    folder: &Path,
+    options: EngineOptions,
+    rank: i64,
+    batch: usize,
+    repeat: usize,
+) -> Result<f64, Failed> {
+    let engine = LocalEngine::load(folder, options)?;
+    let model = engine.config().decoder.clone();
+    for number in 0..ADAPTERS {
+        engine.load_adapter(&adapter_name(number), &adapter(&model, rank, number as u64)?)?;
+    }
+    let mut best = [Duration::MAX; 2];
+    for _ in 0..repeat.max(1) {
+        for (adapters, best) in [1, ADAPTERS].into_iter().zip(&mut best) {
+            let requests = (0..batch).map(|row| engine.generate(decoding(model.vocab as u64, row, 64, row % adapters)));
+            let start = Instant::now();
+            try_join_all(requests).await?;
+            *best = start.elapsed().min(*best);
+        }
+    }
+    Ok(best[1].as_secs_f64() / best[0].as_secs_f64())
+}
+
+/// Seconds from a trainer's call until an adapter's new weights answer the eight requests that run: checked tensors to
+/// packed ones, and the step that has to end first. The median of `repeat` updates.
+pub async fn weight_update(folder: &Path, options: EngineOptions, rank: i64, repeat: usize) -> Result<f64, Failed> {
+    let engine = LocalEngine::load(folder, options)?;
+    let model = engine.config().decoder.clone();
+    let versions = [adapter(&model, rank, 1)?, adapter(&model, rank, 2)?];
+    let name = adapter_name(0);
+    engine.load_adapter(&name, &versions[0])?;
+    let mut running = Vec::new();
+    for row in 0..8 {
+        running.push(engine.generate_stream(decoding(model.vocab as u64, row, u32::MAX, 0)).await?);
+    }
+    let mut times = Vec::new();
+    for round in 0..repeat.max(1) {
+        // One more token each: all of them decode.
+        for events in &mut running {
+            while events.try_recv().is_ok() {}
+            if let Some(StreamEvent::Done(ended)) = events.recv().await {
+                return Err(format!("a request ended before its weights were updated: {ended:?}").into());
+            }
+        }
+        let start = Instant::now();
+        engine.update_adapter(&name, &versions[(round + 1) % 2])?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
 }

@@ -57,6 +57,14 @@ pub enum ModelError {
         /// The tensor.
         tensor: String,
     },
+    /// A tensor that the model does not have.
+    #[error(
+        "the model has no tensor `{tensor}`; names are those of its checkpoint, as `model.layers.0.mlp.up_proj.weight`"
+    )]
+    UnknownTensor {
+        /// The tensor.
+        tensor: String,
+    },
     /// A tensor's shape does not fit the configuration.
     #[error("tensor `{tensor}`: expected shape {expected:?}, found {found:?}")]
     Shape {

@@ -2,6 +2,9 @@
 //!
 //! The engine owns one thread with the model (tensors can be sent, not shared). Callers encode and check their request,
 //! put it into a bounded queue and wait; the thread batches. A request whose caller is gone is dropped within one step.
+//!
+//! Weights can change while requests run: [`LocalEngine::load_adapter`] and its neighbours prepare them on the caller's
+//! thread and hand them to the engine's, which puts them in place between two steps.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,12 +17,16 @@ use espalier_inference::{
     ChatTemplate, EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt,
     TemplateError, TokenId, Tokenizer,
 };
+use tch::Tensor;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::adapters::{AdapterError, AdapterWeights, PackedAdapter};
 use crate::error::ModelError;
 use crate::models::decoder::{Decoder, Precision};
+use crate::models::update::BaseChange;
 use crate::models::{ModelConfig, read_config};
+use crate::policies::Policies;
 use crate::sampling;
 use crate::shim::BLOCK;
 use crate::worker::{Submission, Worker, WorkerOptions};
@@ -94,6 +101,11 @@ pub struct EngineStats {
     pub waiting: u64,
     /// Steps of the model (times).
     pub steps: u64,
+    /// Adapters that are loaded now, or removed and still answering (adapters).
+    pub adapters: u64,
+    /// Changes of weights that were loaded before: of an adapter, of the base model, and of the base model under an
+    /// adapter (times).
+    pub weight_updates: u64,
 }
 
 /// What [`LocalEngine::generate_stream`] sends.
@@ -125,7 +137,8 @@ pub struct LocalEngine {
     max_requests: usize,
     numbers: AtomicU64,
     open: Arc<AtomicUsize>,
-    queue: Option<sync_mpsc::Sender<Submission>>,
+    precision: Precision,
+    pub(crate) policies: Policies,
     stats: Arc<Mutex<EngineStats>>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -233,7 +246,8 @@ impl LocalEngine {
             max_requests: options.max_requests,
             numbers: AtomicU64::new(0),
             open,
-            queue: Some(queue),
+            precision: options.precision,
+            policies: Policies::new(queue),
             stats,
             stopping,
             thread: Some(thread),
@@ -333,8 +347,10 @@ impl LocalEngine {
             return Err(failed(&format!("{} requests are open already, the most that may be", self.max_requests)));
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let adapter = request.adapter;
         let seed = request.sampling.seed.unwrap_or_else(|| sampling::mix(self.seed ^ sampling::mix(number)));
-        let submission = Submission {
+        let submission = |policy| Submission {
+            policy,
             tokens,
             params: request.sampling,
             seed,
@@ -345,8 +361,54 @@ impl LocalEngine {
             answer,
             stream,
         };
-        let sent = self.queue.as_ref().is_some_and(|queue| queue.send(submission).is_ok());
-        if sent { Ok(()) } else { Err(failed("the engine's thread has ended")) }
+        let sent = self.policies.submit(adapter.as_deref(), submission);
+        sent.map_err(|refusal| {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            match refusal {
+                AdapterError::Unknown { name: adapter, known } => {
+                    EngineError::UnknownAdapter { model: self.info.model.clone(), adapter, known }
+                }
+                other => failed(&other.to_string()),
+            }
+        })
+    }
+
+    /// Loads an adapter under a name of its own, and gives its version. Requests that name it afterwards are answered by
+    /// it; what runs goes on. As [`Self::update_adapter`] it waits for the step that is running, so that the weights are in
+    /// place when it returns.
+    pub fn load_adapter(&self, name: &str, weights: &AdapterWeights) -> Result<u64, AdapterError> {
+        if name.is_empty() || name == self.info.model {
+            let expected = format!("a name other than the model's, `{}`", self.info.model);
+            return Err(AdapterError::Name { name: name.to_owned(), expected });
+        }
+        self.policies.load(name, PackedAdapter::new(weights, &self.model.decoder, self.precision)?)
+    }
+
+    /// Gives a loaded adapter new weights, of whatever ranks and modules, and gives its new version. Its running requests
+    /// go on with them: nothing is dropped, each token says under which version it was sampled
+    /// ([`Generation::versions`]). Keys and values that older weights computed are kept by the sequences that have them and
+    /// reused by no other.
+    pub fn update_adapter(&self, name: &str, weights: &AdapterWeights) -> Result<u64, AdapterError> {
+        self.policies.update(name, PackedAdapter::new(weights, &self.model.decoder, self.precision)?)
+    }
+
+    /// Takes an adapter away: new requests that name it are refused, those that it has are still answered by it. The name
+    /// is free at once; versions of an adapter that gets it are higher.
+    pub fn remove_adapter(&self, name: &str) -> Result<(), AdapterError> {
+        self.policies.remove(name)
+    }
+
+    /// The adapters that requests can name, with their versions.
+    pub fn adapters(&self) -> Vec<(String, u64)> {
+        self.policies.adapters()
+    }
+
+    /// Replaces weights of the base model, under the rules of [`Self::update_adapter`], and gives the base's new version;
+    /// every adapter's version counts one up as well. Tensors are named as in the model's checkpoint; those that are not
+    /// given stay. All of them are checked before any is replaced.
+    pub fn update_base(&self, tensors: impl IntoIterator<Item = (String, Tensor)>) -> Result<u64, ModelError> {
+        let change = BaseChange::new(&self.model.decoder, self.precision, tensors)?;
+        self.policies.change_base(change)
     }
 }
 
@@ -374,7 +436,7 @@ impl InferenceEngine for LocalEngine {
 impl Drop for LocalEngine {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
-        self.queue = None;
+        self.policies.close();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -11,6 +11,8 @@
 //! refused. Log-probabilities are those of the sampled token (`logprobs: 1` or `top_logprobs: 1` repeat it as the only
 //! alternative), under the softmax of the logits divided by the temperature.
 //!
+//! An adapter that is loaded is a model of its own: `/v1/models` lists it under its name, and `model` chooses it.
+//!
 //! A client that goes away cancels its request. Requests that run when the shutdown begins may finish within
 //! [`ServerOptions::drain`]; then they are cancelled, and answered with what was sampled so far.
 
@@ -152,6 +154,9 @@ impl From<EngineError> for ApiError {
         let message = error.to_string();
         let (status, kind, code) = match &error {
             EngineError::Invalid { .. } => (StatusCode::BAD_REQUEST, "invalid_request_error", None),
+            EngineError::UnknownAdapter { .. } => {
+                (StatusCode::NOT_FOUND, "invalid_request_error", Some("model_not_found"))
+            }
             EngineError::ContextOverflow { .. } => {
                 (StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"))
             }
@@ -165,6 +170,7 @@ impl From<EngineError> for ApiError {
         let param = match &error {
             EngineError::Invalid { reason, .. } => named(reason),
             EngineError::ContextOverflow { .. } => Some("prompt".to_owned()),
+            EngineError::UnknownAdapter { .. } => Some("model".to_owned()),
             _ => None,
         };
         Self { status, kind, code, param, message }
@@ -241,23 +247,32 @@ async fn wrong_method(method: Method, uri: Uri) -> ApiError {
 }
 
 impl Server {
-    fn card(&self) -> Value {
+    /// What `/v1/models` says of the base model or of an adapter.
+    fn card(&self, adapter: Option<&str>) -> Value {
         let info = self.engine.info();
-        json!({"id": info.model, "object": "model", "created": self.started, "owned_by": "espalier",
-               "max_model_len": info.context_tokens})
+        let parent = adapter.map(|_| &info.model);
+        json!({"id": adapter.unwrap_or(&info.model), "object": "model", "created": self.started,
+               "owned_by": "espalier", "max_model_len": info.context_tokens, "parent": parent})
     }
 
-    fn check_model(&self, name: &str) -> Result<(), ApiError> {
+    /// The adapter of that name; nothing for the base model.
+    fn adapter(&self, name: &str) -> Result<Option<String>, ApiError> {
         let own = &self.engine.info().model;
         if name == own {
-            return Ok(());
+            return Ok(None);
         }
+        let adapters = self.engine.adapters();
+        if adapters.iter().any(|(known, _)| known == name) {
+            return Ok(Some(name.to_owned()));
+        }
+        let known: Vec<String> =
+            std::iter::once(own).chain(adapters.iter().map(|(known, _)| known)).map(|n| format!("`{n}`")).collect();
         Err(ApiError {
             status: StatusCode::NOT_FOUND,
             kind: "invalid_request_error",
             code: Some("model_not_found"),
             param: Some("model".to_owned()),
-            message: format!("`model`: expected `{own}`, got `{name}`"),
+            message: format!("`model`: expected {}, got `{name}`", known.join(" or ")),
         })
     }
 
@@ -269,6 +284,7 @@ impl Server {
                 prompt: prompt.clone(),
                 sampling: call.sampling.clone(),
                 n: call.n,
+                adapter: call.adapter.clone(),
                 session: call.session.clone(),
                 deadline,
                 cancel: self.cut.child_token(),
@@ -278,12 +294,14 @@ impl Server {
 }
 
 async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [server.card()]}))
+    let adapters = server.engine.adapters();
+    let cards = std::iter::once(None).chain(adapters.iter().map(|(name, _)| Some(name.as_str())));
+    Json(json!({"object": "list", "data": cards.map(|name| server.card(name)).collect::<Vec<_>>()}))
 }
 
 async fn model(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
-    server.check_model(&name)?;
-    Ok(Json(server.card()))
+    let adapter = server.adapter(&name)?;
+    Ok(Json(server.card(adapter.as_deref())))
 }
 
 async fn chat(
@@ -314,7 +332,7 @@ async fn answer(
     })?;
     let mut call = Call::parse(api, &body, server.options.max_prompts)?;
     if let Some(name) = &call.model {
-        server.check_model(name)?;
+        call.adapter = server.adapter(name)?;
     }
     if call.return_token_ids || call.stream {
         // The ids that are reported are the ids that are sent.

@@ -12,6 +12,10 @@ use crate::local::StreamEvent;
 
 /// What all samples of a request share. Lives in the worker.
 pub(crate) struct Group {
+    /// Whose weights answer; see [`Policy`](crate::worker::Policy).
+    pub(crate) policy: u64,
+    /// The policy's version when the request came.
+    pub(crate) version: u64,
     pub(crate) params: SamplingParams,
     pub(crate) seed: u64,
     pub(crate) session: Option<String>,
@@ -55,6 +59,10 @@ pub(crate) struct Sequence {
     /// Tokens whose keys and values are in `blocks`.
     pub(crate) computed: usize,
     pub(crate) blocks: Vec<i64>,
+    /// The state of weights that computed all of `blocks`; nothing where several did, so that nobody else may use them.
+    pub(crate) state: Option<u64>,
+    /// The policy's version at each sampled token, as runs (first token, version).
+    pub(crate) versions: Vec<(u32, u64)>,
     pub(crate) logprobs: Vec<f32>,
     pub(crate) text: String,
     pub(crate) decoder: DecodeStream,
@@ -72,6 +80,8 @@ impl Sequence {
             tokens,
             computed: 0,
             blocks: Vec::new(),
+            state: None,
+            versions: Vec::new(),
             logprobs: Vec::new(),
             text: String::new(),
             decoder,
@@ -83,8 +93,17 @@ impl Sequence {
         self.tokens.len() - self.prompt
     }
 
-    /// Adds a sampled token, tells the stream, and says whether the sequence ends.
-    pub(crate) fn push(&mut self, token: TokenId, logprob: f32, group: &Group, context: usize) -> Option<StopReason> {
+    /// Adds a token that a version of the policy sampled, tells the stream, and says whether the sequence ends.
+    pub(crate) fn push(
+        &mut self,
+        (token, logprob): (TokenId, f32),
+        version: u64,
+        group: &Group,
+        context: usize,
+    ) -> Option<StopReason> {
+        if self.versions.last().is_none_or(|(_, last)| *last != version) {
+            self.versions.push((self.sampled() as u32, version));
+        }
         self.tokens.push(token);
         if group.params.logprobs {
             self.logprobs.push(logprob);
@@ -130,12 +149,15 @@ impl Sequence {
     /// The finished continuation.
     pub(crate) fn generation(&mut self, stop: StopReason, group: &Group) -> Generation {
         self.text.push_str(self.decoder.finish());
+        if self.versions.is_empty() {
+            self.versions.push((0, group.version));
+        }
         Generation {
             text: std::mem::take(&mut self.text),
             tokens: self.tokens[self.prompt..].to_vec(),
             logprobs: std::mem::take(&mut self.logprobs),
             stop,
-            versions: vec![(0, 0)],
+            versions: std::mem::take(&mut self.versions),
             fidelity: Fidelity::Tokens,
             usage: Usage {
                 prompt_tokens: group.prompt_tokens as u32,

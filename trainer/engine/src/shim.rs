@@ -3,8 +3,9 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`HalfLinear`] | a linear layer whose weights lie packed at 16 bits; activations stay 32-bit |
+//! | [`LoraLinear`] | one adapter's low-rank update of the layers that read the same input |
 //! | [`KvPool`] | the memory behind the KV cache, in blocks of [`BLOCK`] tokens |
-//! | [`rms_norm`], [`silu_mul`], [`attention`], [`row_stats`] | fused steps over contiguous float tensors |
+//! | [`rms_norm`], [`silu_mul`], [`attention`], [`row_stats`], [`lora`] | fused steps over contiguous float tensors |
 //!
 //! Invariant: the C++ side checks kinds, sizes and block numbers and turns every exception into an error, so that no
 //! argument from safe code reaches memory outside its tensors.
@@ -28,10 +29,36 @@ struct RawSegment {
     block_count: i64,
 }
 
+#[repr(C)]
+struct RawLoraLayer {
+    a: *const C_tensor,
+    b: *const C_tensor,
+    scale: f64,
+    first_output: i64,
+}
+
+#[repr(C)]
+struct RawLoraRows {
+    lora: *const c_void,
+    first_row: i64,
+    rows: i64,
+}
+
 unsafe extern "C" {
     fn espalier_last_error(out: *mut c_char, size: usize) -> usize;
     fn espalier_half_pack(weight: *const C_tensor, out: *mut *mut c_void) -> c_int;
     fn espalier_half_free(half: *mut c_void);
+    fn espalier_half_unpack(half: *mut c_void, out: *const C_tensor) -> c_int;
+    fn espalier_lora_pack(
+        layers: *const RawLoraLayer,
+        count: i64,
+        inputs: i64,
+        outputs: i64,
+        half: c_int,
+        out: *mut *mut c_void,
+    ) -> c_int;
+    fn espalier_lora_free(lora: *mut c_void);
+    fn espalier_lora_apply(x: *const C_tensor, y: *const C_tensor, groups: *const RawLoraRows, count: i64) -> c_int;
     fn espalier_half_apply(half: *mut c_void, x: *const C_tensor, out: *const C_tensor) -> c_int;
     fn espalier_kv_new(layers: i64, heads: i64, dim: i64) -> *mut c_void;
     fn espalier_kv_free(pool: *mut c_void);
@@ -103,6 +130,7 @@ fn optional(tensor: Option<&Tensor>) -> *const C_tensor {
 pub struct HalfLinear {
     raw: *mut c_void,
     outputs: i64,
+    inputs: i64,
 }
 
 // SAFETY: the packed weights are immutable after packing and reference-counted atomically by libtorch.
@@ -111,12 +139,20 @@ unsafe impl Send for HalfLinear {}
 impl HalfLinear {
     /// Packs a float weight of shape (outputs, inputs).
     pub fn pack(weight: &Tensor) -> Result<Self, ShimError> {
-        let (outputs, _) = weight.size2()?;
+        let (outputs, inputs) = weight.size2()?;
         let weight = weight.f_to_kind(tch::Kind::Float)?.f_contiguous()?;
         let mut raw = ptr::null_mut();
         // SAFETY: the tensor outlives the call; `raw` is written only when the call succeeds.
         check(unsafe { espalier_half_pack(weight.as_ptr(), &raw mut raw) })?;
-        Ok(Self { raw, outputs })
+        Ok(Self { raw, outputs, inputs })
+    }
+
+    /// The weight, (outputs, inputs), as 32-bit floats: exactly what the 16 bits hold.
+    pub fn unpack(&self) -> Result<Tensor, ShimError> {
+        let out = Tensor::f_empty([self.outputs, self.inputs], (tch::Kind::Float, tch::Device::Cpu))?;
+        // SAFETY: `raw` came from `espalier_half_pack` and lives until drop; the tensor outlives the call.
+        check(unsafe { espalier_half_unpack(self.raw, out.as_ptr()) })?;
+        Ok(out)
     }
 
     /// `x` of shape (rows, inputs) to (rows, outputs).
@@ -133,6 +169,83 @@ impl Drop for HalfLinear {
         // SAFETY: `raw` came from `espalier_half_pack` and is freed once.
         unsafe { espalier_half_free(self.raw) }
     }
+}
+
+/// One layer's part of a [`LoraLinear`]: `y[first_output..] += scale * b (a x)`.
+#[derive(Clone, Copy, Debug)]
+pub struct LoraLayer<'a> {
+    /// (rank, inputs), contiguous floats.
+    pub a: &'a Tensor,
+    /// (outputs of this layer, rank), contiguous floats.
+    pub b: &'a Tensor,
+    /// What the product is multiplied with.
+    pub scale: f64,
+    /// Where the layer's outputs begin in the packed output.
+    pub first_output: i64,
+}
+
+/// An adapter's low-rank update of one packed linear layer: queries, keys and values, say, which read the same input and
+/// write to one matrix. Activations and sums are 32-bit floats; weights are too, or 16-bit (IEEE half, each matrix scaled
+/// by a power of two so that its largest magnitude is about 1024: a value 16 million times smaller is still a normal half).
+#[derive(Debug)]
+pub struct LoraLinear {
+    raw: *mut c_void,
+}
+
+// SAFETY: the packed weights are immutable after packing, and owned by this handle alone.
+unsafe impl Send for LoraLinear {}
+
+impl LoraLinear {
+    /// Packs layers that follow each other in an output of `outputs` columns.
+    pub fn pack(layers: &[LoraLayer<'_>], inputs: i64, outputs: i64, half: bool) -> Result<Self, ShimError> {
+        let raw_layers: Vec<RawLoraLayer> = layers
+            .iter()
+            .map(|l| RawLoraLayer { a: l.a.as_ptr(), b: l.b.as_ptr(), scale: l.scale, first_output: l.first_output })
+            .collect();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the tensors outlive the call, which checks them and copies; `raw` is written only when it succeeds.
+        check(unsafe {
+            espalier_lora_pack(
+                raw_layers.as_ptr(),
+                raw_layers.len() as i64,
+                inputs,
+                outputs,
+                c_int::from(half),
+                &raw mut raw,
+            )
+        })?;
+        Ok(Self { raw })
+    }
+}
+
+impl Drop for LoraLinear {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from `espalier_lora_pack` and is freed once.
+        unsafe { espalier_lora_free(self.raw) }
+    }
+}
+
+/// Consecutive rows that one adapter changes.
+#[derive(Clone, Copy, Debug)]
+pub struct LoraRows<'a> {
+    /// The update.
+    pub lora: &'a LoraLinear,
+    /// The first row in the batch.
+    pub first_row: usize,
+    /// How many rows.
+    pub rows: usize,
+}
+
+/// Adds each group's update of `x`, (rows, inputs), to `y`, (rows, outputs). Groups are in the order of their rows and do
+/// not overlap; rows of no group stay.
+pub fn lora(x: &Tensor, y: &mut Tensor, groups: &[LoraRows<'_>]) -> Result<(), ShimError> {
+    let raw: Vec<RawLoraRows> = groups
+        .iter()
+        .map(|g| RawLoraRows { lora: g.lora.raw, first_row: g.first_row as i64, rows: g.rows as i64 })
+        .collect();
+    // SAFETY: both tensors and every adapter outlive the call; the shim checks kinds, sizes and rows, and that no two
+    // groups share a row.
+    check(unsafe { espalier_lora_apply(x.as_ptr(), y.as_ptr(), raw.as_ptr(), raw.len() as i64) })
 }
 
 /// The memory behind the KV cache. Blocks are allocated one by one, each for all layers, and kept until drop.

@@ -30,6 +30,7 @@ struct Shard {
 
 /// An opened weight folder.
 pub struct Weights {
+    /// The folder, or the file where it is one; for messages.
     folder: PathBuf,
     precision: Precision,
     shards: Vec<Shard>,
@@ -74,6 +75,14 @@ impl Weights {
         Ok(weights)
     }
 
+    /// Opens one file.
+    pub fn open_file(path: &Path, precision: Precision) -> Result<Self, ModelError> {
+        let folder = path.to_owned();
+        let mut weights = Self { folder, precision, shards: Vec::new(), place: BTreeMap::new() };
+        weights.add(path)?;
+        Ok(weights)
+    }
+
     fn add(&mut self, path: &Path) -> Result<(), ModelError> {
         let io = |source| ModelError::Io { action: "read", path: path.to_owned(), source };
         let corrupt = |reason: String| ModelError::Corrupt { path: path.to_owned(), reason };
@@ -115,6 +124,13 @@ impl Weights {
     /// Whether a tensor is there.
     pub fn has(&self, name: &str) -> bool {
         self.place.contains_key(name)
+    }
+
+    /// A tensor's shape.
+    pub fn shape(&self, name: &str) -> Result<Vec<i64>, ModelError> {
+        let info = self.place.get(name).and_then(|shard| self.shards[*shard].metadata.info(name));
+        let missing = || ModelError::MissingTensor { path: self.folder.clone(), tensor: name.to_owned() };
+        Ok(info.ok_or_else(missing)?.shape.iter().map(|d| *d as i64).collect())
     }
 
     /// All tensor names, sorted.

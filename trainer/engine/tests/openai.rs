@@ -68,6 +68,46 @@ async fn a_completion_of_token_ids_is_what_the_engine_says() {
 }
 
 #[tokio::test]
+async fn an_adapter_is_a_model_of_its_own() {
+    let server = Running::start(ServerOptions::default()).await;
+    for (name, seed) in [("first", 1), ("second", 2)] {
+        server.engine.load_adapter(name, &tiny::lora::weights(seed, 4)).unwrap();
+    }
+    let get = async |path: &str| {
+        let response = reqwest::get(format!("http://{}{path}", server.address)).await.unwrap();
+        serde_json::from_slice::<Value>(&response.bytes().await.unwrap()).unwrap()
+    };
+    let list = get("/v1/models").await;
+    let names: Vec<(&Value, &Value)> =
+        list["data"].as_array().unwrap().iter().map(|card| (&card["id"], &card["parent"])).collect();
+    let tiny = json!("tiny");
+    assert_eq!(names, [(&tiny, &Value::Null), (&json!("first"), &tiny), (&json!("second"), &tiny)]);
+    assert_eq!(get("/v1/models/second").await["id"], "second");
+
+    let mut texts = Vec::new();
+    for name in ["tiny", "first", "second"] {
+        let mut direct = request(prompt(1, 20), sampling(5, 12));
+        direct.adapter = (name != "tiny").then(|| name.to_owned());
+        let expected = server.engine.generate(direct).await.unwrap().remove(0);
+        let mut body = json!({"model": name, "prompt": prompt(1, 20), "max_tokens": 12, "seed": 5, "ignore_eos": true,
+                              "return_token_ids": true});
+        let (_, answer) = server.json("/v1/completions", &body).await;
+        assert_eq!((&answer["model"], &answer["choices"][0]["token_ids"]), (&json!(name), &json!(expected.tokens)));
+        body["stream"] = json!(true);
+        let url = format!("http://{}/v1/completions", server.address);
+        let lines = reqwest::Client::new().post(url).body(body.to_string()).send().await.unwrap().text().await.unwrap();
+        assert!(lines.contains(&format!("\"model\":\"{name}\"")), "{lines}");
+        texts.push(expected.text);
+    }
+    assert!(texts[0] != texts[1] && texts[1] != texts[2]);
+
+    server.engine.remove_adapter("first").unwrap();
+    let (status, answer) = server.json("/v1/completions", &json!({"model": "first", "prompt": "hi"})).await;
+    let said = answer["error"]["message"].as_str().unwrap();
+    assert_eq!((status, said), (404, "`model`: expected `tiny` or `second`, got `first`"));
+}
+
+#[tokio::test]
 async fn a_stop_text_is_cut_off_and_never_streamed() {
     let server = Running::start(ServerOptions::default()).await;
     let base = json!({"prompt": "once upon a time", "max_tokens": 60, "seed": 3, "ignore_eos": true});

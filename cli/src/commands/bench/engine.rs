@@ -2,7 +2,7 @@
 //! it, for the ratios.
 
 use espalier_engine::EngineOptions;
-use espalier_engine::bench::{DecodeCase, decode, reprefilled};
+use espalier_engine::bench::{DecodeCase, adapters_ratio, decode, reprefilled, weight_update};
 
 use super::figure::{Better, Figure, Report};
 use crate::failure::Failure;
@@ -45,6 +45,25 @@ pub(super) async fn measure(report: &mut Report, quick: bool) -> Result<(), Fail
             value: tokens as f64,
             unit: "tokens",
             must: 0.0,
+            better: Better::Lower,
+        })?;
+    }
+    let repeat = if quick { 2 } else { 5 };
+    for (figure, rank, batch, must) in
+        [("adapters8_decode_ratio_r8_b32", 8, 32, 1.25), ("adapters8_decode_ratio_r32_b8", 32, 8, 1.7)]
+    {
+        if report.wants(figure) {
+            let value = adapters_ratio(&folder, EngineOptions::default(), rank, batch, repeat).await.map_err(failed)?;
+            report.add(Figure { figure, value, unit: "x", must, better: Better::Lower })?;
+        }
+    }
+    if report.wants("weight_update_ms") {
+        let seconds = weight_update(&folder, EngineOptions::default(), 32, 4 * repeat).await.map_err(failed)?;
+        report.add(Figure {
+            figure: "weight_update_ms",
+            value: seconds * 1e3,
+            unit: "ms",
+            must: 50.0,
             better: Better::Lower,
         })?;
     }

@@ -45,11 +45,15 @@ pub(super) fn body(
     config: &EndpointConfig,
     prompt: &Prompt,
     sampling: &SamplingParams,
+    adapter: Option<&str>,
     sample: u32,
 ) -> Result<Value, String> {
+    if adapter.is_some() && config.dialect == Dialect::OpenRouter {
+        return Err("OpenRouter knows no adapters; leave `adapter` out".to_owned());
+    }
     let mut parameters = parameters(config, sampling, sample)?;
     let mut body = config.extra_body.clone();
-    body.insert("model".to_owned(), Value::from(config.model.as_str()));
+    body.insert("model".to_owned(), Value::from(adapter.unwrap_or(&config.model)));
     body.insert("stream".to_owned(), Value::Bool(false));
     match (config.api, prompt) {
         (Api::Chat, Prompt::Messages(messages)) => {

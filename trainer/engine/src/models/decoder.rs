@@ -2,16 +2,22 @@
 //!
 //! A step takes rows of many sequences at once: the linear layers see one matrix of all rows, attention walks each
 //! row's own sequence through the paged cache. Query, key and value weights are one matrix, so are gate and up.
-//! Activations are 32-bit floats under both [`Precision`]s. Nothing here pads or masks.
+//! Activations are 32-bit floats under both [`Precision`]s. Nothing here pads or masks. Rows of several adapters go
+//! through one step: each linear layer is computed for all rows at once, then each adapter adds its own product to its
+//! rows.
 
+use std::ops::Range;
 use std::path::Path;
 
 use tch::{Device, Kind, Tensor};
 
+use crate::adapters::{PackedAdapter, Site};
 use crate::config::DecoderConfig;
 use crate::error::ModelError;
-use crate::shim::{self, AttentionShape, HalfLinear, KvPool, Segment, ShimError};
+use crate::shim::{self, AttentionShape, HalfLinear, KvPool, LoraLinear, LoraRows, Segment, ShimError};
 use crate::weights::Weights;
+
+use super::update::spot;
 
 /// How matrix weights are kept. Activations, norms and the cache are 32-bit floats either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,13 +41,13 @@ impl Precision {
 }
 
 /// A linear layer, outputs first.
-enum Linear {
+pub(super) enum Linear {
     Float(Tensor),
     Half(HalfLinear),
 }
 
 impl Linear {
-    fn new(weight: &Tensor, precision: Precision) -> Result<Self, ModelError> {
+    pub(super) fn new(weight: &Tensor, precision: Precision) -> Result<Self, ModelError> {
         Ok(match precision {
             Precision::F32 => Self::Float(weight.f_to_kind(Kind::Float)?.f_contiguous()?),
             Precision::Bf16 => Self::Half(HalfLinear::pack(weight)?),
@@ -54,27 +60,53 @@ impl Linear {
             Self::Half(half) => half.apply(x),
         }
     }
+
+    /// As [`Self::apply`], and what each adapter adds to its rows.
+    fn apply_with<'a>(
+        &self,
+        x: &Tensor,
+        adapters: impl Iterator<Item = (Option<&'a LoraLinear>, &'a Range<usize>)>,
+    ) -> Result<Tensor, ShimError> {
+        let mut y = self.apply(x)?;
+        let groups: Vec<_> = adapters
+            .filter(|(_, rows)| !rows.is_empty())
+            .filter_map(|(lora, rows)| Some(LoraRows { lora: lora?, first_row: rows.start, rows: rows.len() }))
+            .collect();
+        if !groups.is_empty() {
+            shim::lora(x, &mut y, &groups)?;
+        }
+        Ok(y)
+    }
 }
 
-struct Layer {
-    input_norm: Tensor,
-    qkv: Linear,
-    qkv_bias: Option<Tensor>,
-    q_norm: Option<Tensor>,
-    k_norm: Option<Tensor>,
-    output: Linear,
-    post_norm: Tensor,
-    gate_up: Linear,
-    down: Linear,
+/// Rows of a step that one adapter changes.
+pub(crate) struct AdapterRows<'a> {
+    pub(crate) adapter: &'a PackedAdapter,
+    /// Of the step's tokens.
+    pub(crate) rows: Range<usize>,
+    /// Of the rows whose logits are asked for.
+    pub(crate) logit_rows: Range<usize>,
+}
+
+pub(super) struct Layer {
+    pub(super) input_norm: Tensor,
+    pub(super) qkv: Linear,
+    pub(super) qkv_bias: Option<Tensor>,
+    pub(super) q_norm: Option<Tensor>,
+    pub(super) k_norm: Option<Tensor>,
+    pub(super) output: Linear,
+    pub(super) post_norm: Tensor,
+    pub(super) gate_up: Linear,
+    pub(super) down: Linear,
 }
 
 /// A loaded decoder.
 pub struct Decoder {
     config: DecoderConfig,
-    embedding: Tensor,
-    layers: Vec<Layer>,
-    norm: Tensor,
-    head: Linear,
+    pub(super) embedding: Tensor,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Tensor,
+    pub(super) head: Linear,
     cos: Tensor,
     sin: Tensor,
 }
@@ -136,7 +168,7 @@ impl Decoder {
             used += 1;
             Linear::new(&weights.get("lm_head.weight", &[c.vocab, c.hidden])?, precision)?
         };
-        let surplus = |n: &&str| !known(n, c) && !n.ends_with("rotary_emb.inv_freq");
+        let surplus = |n: &&str| spot(n, c).is_none() && !n.ends_with("rotary_emb.inv_freq");
         if let Some(name) = weights.names().find(surplus) {
             return Err(ModelError::Config {
                 path: folder.join("config.json"),
@@ -164,12 +196,13 @@ impl Decoder {
         (config.layers * 2 * config.kv_heads * config.head_dim) as u64 * shim::BLOCK as u64 * 4
     }
 
-    /// One step over `tokens`, whose rows belong to `segments` in order. Writes the cache and returns the logits of
-    /// `logit_rows`, as floats of shape (rows, vocab).
-    pub fn forward(
+    /// One step over `tokens`, whose rows belong to `segments` in order, those of `adapters` in the order of their rows.
+    /// Writes the cache and returns the logits of `logit_rows`, as floats of shape (rows, vocab).
+    pub(crate) fn forward(
         &self,
         tokens: &[i64],
         segments: &[Segment<'_>],
+        adapters: &[AdapterRows<'_>],
         logit_rows: &[i64],
         pool: &mut KvPool,
     ) -> Result<Tensor, ShimError> {
@@ -179,8 +212,9 @@ impl Decoder {
         let mut x = self.embedding.f_index_select(0, &ids)?.f_to_kind(Kind::Float)?;
         let mut pending: Option<Tensor> = None;
         for (i, layer) in self.layers.iter().enumerate() {
+            let at = |site: Site| adapters.iter().map(move |a| (a.adapter.site(i, site), &a.rows));
             let h = shim::rms_norm(&x, pending.as_ref(), &layer.input_norm, c.norm_eps)?;
-            let mut qkv = layer.qkv.apply(&h)?;
+            let mut qkv = layer.qkv.apply_with(&h, at(Site::Attention))?;
             if let Some(bias) = &layer.qkv_bias {
                 let _ = qkv.f_add_(bias)?;
             }
@@ -194,10 +228,10 @@ impl Decoder {
                 query_heads: c.heads,
             };
             let attended = shim::attention(&qkv, shape, pool, segments, c.heads * c.head_dim)?;
-            let attended = layer.output.apply(&attended)?;
+            let attended = layer.output.apply_with(&attended, at(Site::Output))?;
             let h = shim::rms_norm(&x, Some(&attended), &layer.post_norm, c.norm_eps)?;
-            let h = shim::silu_mul(&layer.gate_up.apply(&h)?)?;
-            pending = Some(layer.down.apply(&h)?);
+            let h = shim::silu_mul(&layer.gate_up.apply_with(&h, at(Site::FeedForward))?)?;
+            pending = Some(layer.down.apply_with(&h, at(Site::Down))?);
         }
         if logit_rows.is_empty() {
             return Ok(Tensor::f_empty([0, c.vocab], (Kind::Float, Device::Cpu))?);
@@ -209,33 +243,7 @@ impl Decoder {
             pending = pending.map(|p| p.f_index_select(0, &rows)).transpose()?;
         }
         let h = shim::rms_norm(&x, pending.as_ref(), &self.norm, c.norm_eps)?;
-        self.head.apply(&h)
-    }
-}
-
-/// Whether the shape has a tensor of this name.
-fn known(name: &str, c: &DecoderConfig) -> bool {
-    if matches!(name, "model.embed_tokens.weight" | "model.norm.weight" | "lm_head.weight") {
-        return true;
-    }
-    let Some((layer, part)) = name.strip_prefix("model.layers.").and_then(|n| n.split_once('.')) else { return false };
-    if !layer.parse::<i64>().is_ok_and(|n| (0..c.layers).contains(&n)) {
-        return false;
-    }
-    let part = part.strip_prefix("self_attn.").unwrap_or(part);
-    match part {
-        "q_proj.weight"
-        | "k_proj.weight"
-        | "v_proj.weight"
-        | "o_proj.weight"
-        | "mlp.gate_proj.weight"
-        | "mlp.up_proj.weight"
-        | "mlp.down_proj.weight"
-        | "input_layernorm.weight"
-        | "post_attention_layernorm.weight" => true,
-        "q_proj.bias" | "k_proj.bias" | "v_proj.bias" => c.qkv_bias,
-        "q_norm.weight" | "k_norm.weight" => c.qk_norm,
-        _ => false,
+        self.head.apply_with(&h, adapters.iter().map(|a| (a.adapter.head(), &a.logit_rows)))
     }
 }
 

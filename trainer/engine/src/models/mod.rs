@@ -3,6 +3,7 @@
 //! | module | family |
 //! |---|---|
 //! | [`decoder`] | the shape they share: RMS norm, rotary attention with grouped heads, gated SiLU |
+//! | `update` | new weights for a decoder that runs |
 //! | [`llama`] | Llama 2 and 3, SmolLM and SmolLM2 |
 //! | [`qwen2`] | Qwen2 and Qwen2.5: biases on queries, keys and values |
 //! | [`qwen3`] | Qwen3: norms over each query and key head |
@@ -18,6 +19,7 @@ pub mod decoder;
 pub mod llama;
 pub mod qwen2;
 pub mod qwen3;
+pub(crate) mod update;
 
 /// What `config.json` and `generation_config.json` say of a model.
 #[derive(Clone, Debug, PartialEq)]

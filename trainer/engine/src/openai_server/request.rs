@@ -17,6 +17,8 @@ pub(super) enum Api {
 pub(super) struct Call {
     pub(super) api: Api,
     pub(super) model: Option<String>,
+    /// The adapter that `model` names; the server fills it in.
+    pub(super) adapter: Option<String>,
     pub(super) prompts: Vec<Prompt>,
     pub(super) sampling: SamplingParams,
     pub(super) n: u32,
@@ -160,6 +162,7 @@ impl Call {
         let call = Self {
             api,
             model: fields.text("model")?,
+            adapter: None,
             prompts,
             sampling,
             n: fields.integer("n", 1, 1024)?.unwrap_or(1) as u32,

@@ -85,7 +85,7 @@ fn head(call: &Call, engine: &LocalEngine, created: u64, streamed: bool) -> Map<
     map.insert("id".to_owned(), format!("{prefix}-{created:x}-{number}").into());
     map.insert("object".to_owned(), object.into());
     map.insert("created".to_owned(), created.into());
-    map.insert("model".to_owned(), engine.info().model.clone().into());
+    map.insert("model".to_owned(), call.adapter.as_ref().unwrap_or(&engine.info().model).as_str().into());
     map
 }
 

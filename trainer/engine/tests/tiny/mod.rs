@@ -1,6 +1,8 @@
 //! A tiny random Llama, written as a model folder: fast tests without a download.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod lora;
+
 use std::path::Path;
 
 use espalier_engine::{EngineOptions, LocalEngine, Precision};
