@@ -28,7 +28,7 @@ pub mod model;
 pub mod optimizer;
 pub mod packing;
 pub mod peft;
-// pub mod rl;
+pub mod rl;
 pub mod sft;
 pub mod update;
 

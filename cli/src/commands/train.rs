@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use espalier_distributed::{Group, RankOutput, spawn_local};
+use espalier_distributed::{Group, spawn_local};
 use espalier_engine::{EngineOptions, LocalEngine, Precision};
 use espalier_envs::Registry;
 use espalier_generator::player::ModelTemplate;
@@ -77,7 +77,7 @@ fn launch(processes: usize) -> Result<(), Failure> {
         }
     }
     let none: [(&str, &str); 0] = [];
-    spawn_local(processes, &program, arguments, none, RankOutput::default())
+    spawn_local(processes, &program, arguments, none)
         .map_err(|error| Failure::Internal(error.to_string()))
 }
 
