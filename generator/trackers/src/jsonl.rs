@@ -39,7 +39,7 @@ impl Jsonl {
         Ok(jsonl)
     }
 
-    /// Goes on after `step`: what follows the last row of that step or an earlier one is cut off.
+    /// Goes on after `step`: the rows of later steps at the end of the file are cut off, and a line that was torn.
     pub fn resume(path: impl AsRef<Path>, step: u64) -> Result<Self, TrackerError> {
         let jsonl = Self::at(path.as_ref())?;
         let cut = end_of_step(&jsonl.file, step).and_then(|end| jsonl.file.set_len(end));
@@ -74,22 +74,30 @@ impl Jsonl {
     }
 }
 
-/// Where the last row of `step` or an earlier one ends, 0 without any.
+/// Where the first row after `step` begins, counted from the last row that is not after it; else where the last whole
+/// line ends.
 fn end_of_step(file: &File, step: u64) -> io::Result<u64> {
     let mut lines = BufReader::new(file);
-    let (mut position, mut end) = (0, 0);
+    let (mut start, mut position, mut first_after) = (0, 0, None);
     let mut line = Vec::new();
     loop {
         line.clear();
         let read = lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? as u64;
         if read == 0 {
-            return Ok(end);
+            return Ok(first_after.unwrap_or(start));
         }
         position += read;
-        let of_line = serde_json::from_slice::<Value>(&line).ok().and_then(|row| row.get(STEP)?.as_u64());
-        if line.ends_with(b"\n") && of_line.is_some_and(|of_line| of_line <= step) {
-            end = position;
+        if !line.ends_with(b"\n") {
+            continue;
         }
+        let whole = position - read == start;
+        let of_line = whole.then(|| serde_json::from_slice::<Value>(&line).ok()?.get(STEP)?.as_u64());
+        match of_line.flatten() {
+            Some(of_line) if of_line <= step => first_after = None,
+            Some(_) => first_after = first_after.or(Some(start)),
+            None => {}
+        }
+        start = position;
     }
 }
 

@@ -15,6 +15,18 @@
 //! Invariants: names of metrics reach a backend as they came; what was logged is with the operating system when `log`
 //! returns, so a run that is killed leaves files that end with its last step; memory does not grow with the number of
 //! steps; a backend that fails is dropped, with one warning, and never stops a run.
+//!
+//! ```
+//! use espalier_trackers::{Loggers, Numbers, RunSpec, Tracker, Trackers};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let directory = directory.path().to_owned();
+//! let logger = Loggers::new(["wandb", "jsonl"])?;
+//! let mut trackers = Trackers::open(&RunSpec { logger, directory, ..RunSpec::default() })?;
+//! trackers.log(1, &Numbers::from([("policy/loss".to_owned(), 0.03)]))?;
+//! trackers.finish(0)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod clock;
 pub mod console;

@@ -6,8 +6,9 @@
 //! | [`event`] | the messages |
 //!
 //! A run is a folder, `tensorboard/<run name>`; each start of the run adds a file to it, named so that the files sort
-//! by the order of their starts, in which TensorBoard reads them. A resumed run says at the head of its file from
-//! which step on the earlier files do not count any more.
+//! by the order of their starts, in which TensorBoard reads them. At the head of each file stands from which step on
+//! the earlier files do not count any more: the first that a resumed run logs, 0 for a fresh run. TensorBoard takes the
+//! first such event of a run for its beginning, so the first file has one too.
 
 pub mod event;
 pub mod tfrecord;
@@ -41,9 +42,7 @@ impl TensorBoard {
         let mut tracker = Self { path, file };
         let now = clock::now().as_secs_f64();
         tracker.write(&event::version(now))?;
-        if let Some(step) = spec.resume {
-            tracker.write(&event::restart(now, step.saturating_add(1)))?;
-        }
+        tracker.write(&event::start(now, spec.resume.map_or(0, |step| step.saturating_add(1))))?;
         let step = spec.resume.unwrap_or_default();
         if !spec.config.is_null() {
             let config = format!("```json\n{:#}\n```", spec.config);

@@ -188,6 +188,7 @@ fn link_latest(root: &Path, folder: &Path) {
     let fresh = root.join(format!(".latest-run-{}", std::process::id()));
     let linked = std::os::unix::fs::symlink(name, &fresh).and_then(|()| std::fs::rename(&fresh, &link));
     if let Err(error) = linked {
+        let _ = std::fs::remove_file(&fresh);
         tracing::debug!("`{}`: cannot link it to the run: {error}", link.display());
     }
 }

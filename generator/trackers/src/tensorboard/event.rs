@@ -18,8 +18,8 @@ pub fn version(wall_time: f64) -> Vec<u8> {
     event(wall_time, 0).string(3, VERSION).message(10, &writer).as_bytes().to_vec()
 }
 
-/// Events that came before this one and are of `step` or a later one do not count.
-pub fn restart(wall_time: f64, step: u64) -> Vec<u8> {
+/// A start: events of earlier files that are of `step` or a later one do not count any more.
+pub fn start(wall_time: f64, step: u64) -> Vec<u8> {
     event(wall_time, step).message(7, &Message::new().int(1, START)).as_bytes().to_vec()
 }
 

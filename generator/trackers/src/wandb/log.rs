@@ -101,6 +101,7 @@ impl<W: Write> LogWriter<W> {
 pub struct LogReader<R> {
     from: R,
     position: u64,
+    cut_off: bool,
 }
 
 /// A record that was read.
@@ -119,7 +120,12 @@ impl<R: Read> LogReader<R> {
     pub fn open(mut from: R) -> io::Result<Option<Self>> {
         let mut header = Vec::with_capacity(HEADER.len());
         from.by_ref().take(HEADER.len() as u64).read_to_end(&mut header)?;
-        Ok((header == HEADER).then_some(Self { from, position: HEADER.len() as u64 }))
+        Ok((header == HEADER).then_some(Self { from, position: HEADER.len() as u64, cut_off: false }))
+    }
+
+    /// Whether the file ended within a record: its writer was killed, or the disk was full.
+    pub fn is_cut_off(&self) -> bool {
+        self.cut_off
     }
 
     /// The next record; `None` at the end of what is whole.
@@ -135,13 +141,19 @@ impl<R: Read> LogReader<R> {
                 }
             }
             let chunk = self.position;
-            let Some(header) = self.exactly(CHUNK_HEADER)? else { return Ok(None) };
+            let Some(header) = self.exactly(CHUNK_HEADER)? else {
+                self.cut_off |= start.is_some();
+                return Ok(None);
+            };
             let [c0, c1, c2, c3, l0, l1, kind] = header[..] else { return Ok(None) };
             let length = usize::from(u16::from_le_bytes([l0, l1]));
             if (chunk % BLOCK as u64) as usize + CHUNK_HEADER + length > BLOCK {
                 return Ok(None);
             }
-            let Some(data) = self.exactly(length)? else { return Ok(None) };
+            let Some(data) = self.exactly(length)? else {
+                self.cut_off = true;
+                return Ok(None);
+            };
             let fits = if start.is_none() { matches!(kind, FULL | FIRST) } else { matches!(kind, MIDDLE | LAST) };
             let whole = checksum(kind, &data) == u32::from_le_bytes([c0, c1, c2, c3]);
             if !fits || !whole || record.len() + data.len() > LARGEST_RECORD {
@@ -159,6 +171,7 @@ impl<R: Read> LogReader<R> {
         let mut bytes = Vec::with_capacity(length);
         self.from.by_ref().take(length as u64).read_to_end(&mut bytes)?;
         self.position += bytes.len() as u64;
+        self.cut_off |= !bytes.is_empty() && bytes.len() < length;
         Ok((bytes.len() == length).then_some(bytes))
     }
 }

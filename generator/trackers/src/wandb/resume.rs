@@ -20,7 +20,7 @@ pub fn newest(root: &Path, project: &str, name: &str) -> Result<Option<String>, 
 }
 
 /// Takes back what the offline runs of an id logged after `step`: the run will log it again, and two rows of a step
-/// would both be drawn. What was synced already, or begun to be, stays.
+/// would both be drawn. A record that was cut off goes too. What was synced already, or begun to be, stays.
 pub fn take_back(root: &Path, id: &str, step: u64) -> Result<(), TrackerError> {
     for run in earlier(root)?.into_iter().filter(|run| run.id == id) {
         let synced = ["wandb.synced", "wandb.syncstate"].iter().any(|mark| run.path.with_extension(mark).exists());
@@ -71,18 +71,20 @@ fn describes(path: &Path, project: &str, name: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Cuts a file off before the first row after `step`, counted from the last row that is not after it.
+/// Cuts a file off before the first row after `step`, counted from the last row that is not after it; or before a
+/// record that is cut off already, at which the official client would stop with an error.
 fn cut(path: &Path, step: u64) -> io::Result<()> {
     let Some(mut log) = open(File::open(path)?)? else { return Ok(()) };
-    let mut first_after = None;
+    let (mut first_after, mut end) = (None, 0);
     while let Some(entry) = log.entry()? {
         match record::step_of_row(&entry.record) {
             Some(of_row) if of_row <= step => first_after = None,
             Some(_) => first_after = first_after.or(Some(entry.start)),
             None => {}
         }
+        end = entry.end;
     }
-    match first_after {
+    match first_after.or((log.is_cut_off() && end > 0).then_some(end)) {
         Some(end) => OpenOptions::new().write(true).open(path)?.set_len(end),
         None => Ok(()),
     }

@@ -101,7 +101,7 @@ fn every_backend_gets_every_step() {
     let rows = std::fs::read_to_string(directory.path().join("metrics.jsonl")).unwrap();
     assert_eq!(rows.lines().count(), 3);
     let files = find(&directory.path().join("tensorboard/first"), "tfevents");
-    assert_eq!(crate::support::events(&std::fs::read(&files[0]).unwrap()).len(), 1 + 3);
+    assert_eq!(crate::support::events(&std::fs::read(&files[0]).unwrap()).len(), 2 + 3);
 }
 
 #[test]

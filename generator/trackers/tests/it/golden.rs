@@ -15,7 +15,7 @@ fn event_files_have_the_bytes_of_the_official_writer() {
     let numbers = numbers(&[("bad", f64::NAN), ("most", f64::INFINITY), ("policy/loss", 0.03125), ("zero", 0.0)]);
     let events = [
         event::version(wall),
-        event::restart(wall, 4),
+        event::start(wall, 4),
         event::scalars(wall, 300, &numbers),
         event::text(wall, 0, "samples/train", "Löwe"),
     ];

@@ -54,13 +54,12 @@ fn a_resumed_run_cuts_off_later_steps() {
 }
 
 #[test]
-fn a_resumed_run_cuts_off_a_torn_line_and_keeps_damaged_ones_before() {
-    assert_eq!(
-        resumed("{\"step\":1}\n{\"step\":2}\n{\"step\":2", 2),
-        "{\"step\":1}\n{\"step\":2}\n{\"step\":3,\"x\":0.5}\n"
-    );
-    assert_eq!(resumed("oh\n{\"step\":2}\noh\n", 2), "oh\n{\"step\":2}\n{\"step\":3,\"x\":0.5}\n");
-    assert_eq!(resumed("{\"step\":5}\n", 2), "{\"step\":3,\"x\":0.5}\n");
+fn a_resumed_run_cuts_off_a_torn_line_and_keeps_what_is_no_row() {
+    let next = "{\"step\":3,\"x\":0.5}\n";
+    assert_eq!(resumed("{\"step\":2}\n{\"step\":2", 2), format!("{{\"step\":2}}\n{next}"));
+    assert_eq!(resumed("oh\n{\"step\":2}\noh\n", 2), format!("oh\n{{\"step\":2}}\noh\n{next}"));
+    assert_eq!(resumed("oh\n{\"step\":5}\noh\n", 2), format!("oh\n{next}"));
+    assert_eq!(resumed("", 2), next);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 import gzip
 import http.server
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,13 +20,17 @@ from pathlib import Path
 WANDB = str(Path(sys.executable).with_name("wandb"))
 
 
+def has_python_reader():
+    """The last client that reads offline runs in Python is 0.29.0; later ones have a command for it."""
+    return importlib.util.find_spec("wandb.sdk.internal.datastore") is not None
+
+
 def records(path):
-    try:
-        from wandb.sdk.internal.datastore import DataStore
-    except ImportError:  # The last client with a Python reader is 0.29.0; later ones have a command.
+    if not has_python_reader():
         said = subprocess.run([WANDB, "leet", "inspect", "--json", path], check=True, capture_output=True, text=True)
         return [by_command(json.loads(line)) for line in said.stdout.splitlines()]
     from wandb.proto import wandb_internal_pb2 as pb
+    from wandb.sdk.internal.datastore import DataStore
 
     log = DataStore()
     log.open_for_scan(path)
@@ -179,10 +184,10 @@ def sync(folders):
             "WANDB_ERROR_REPORTING": "false",
             "NO_PROXY": "127.0.0.1",
         }
-        # The folders of one run have to be synced in order; before 0.30 the client took several at once.
-        together = [folders] if not has_python_reader() else [[folder] for folder in folders]
-        command = [WANDB, "sync"] if not has_python_reader() else [WANDB, "beta", "sync"]
-        for some in together:
+        # Newer clients take the folders of a run in the order of their starts; older ones want one after another.
+        old = has_python_reader()
+        command = [WANDB, "beta", "sync"] if old else [WANDB, "sync"]
+        for some in [[folder] for folder in folders] if old else [folders]:
             done = subprocess.run([*command, *some], env=environment, cwd=home, capture_output=True, text=True)
             if done.returncode != 0 or "ERROR" in done.stderr:
                 sys.exit(done.stdout + done.stderr)
@@ -192,21 +197,15 @@ def sync(folders):
     return Server.runs
 
 
-def has_python_reader():
-    try:
-        import wandb.sdk.internal.datastore  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def events(folder):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    """What the two readers of TensorBoard say: that of programs and that of its server."""
+    from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
+    from tensorboard.util.tensor_util import make_ndarray
 
-    found = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
+    found = event_accumulator.EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
     found.Reload()
     tags = found.Tags()
-    return {
+    out = {
         "scalars": {tag: [[e.step, plain(e.value)] for e in found.Scalars(tag)] for tag in tags["scalars"]},
         "texts": {
             tag: [[e.step, e.tensor_proto.string_val[0].decode()] for e in found.Tensors(tag)]
@@ -214,7 +213,14 @@ def events(folder):
             if found.SummaryMetadata(tag).plugin_data.plugin_name == "text"
         },
     }
+    found = plugin_event_accumulator.EventAccumulator(folder, tensor_size_guidance={"scalars": 0, "text": 0})
+    found.Reload()
+    out["server"] = {
+        tag: [[e.step, plain(make_ndarray(e.tensor_proto).item())] for e in found.Tensors(tag)]
+        for tag in found.PluginTagToContent("scalars")
+    }
+    return out
 
 
 command, *arguments = sys.argv[1:]
-print(json.dumps({"records": lambda: records(*arguments), "sync": lambda: sync(arguments), "events": lambda: events(*arguments)}[command]()))
+print(json.dumps({"records": records, "sync": lambda *folders: sync(folders), "events": events}[command](*arguments)))

@@ -105,6 +105,19 @@ fn a_resumed_run_takes_back_the_steps_that_it_will_log_again() {
 }
 
 #[test]
+fn a_resumed_run_takes_back_a_record_that_was_cut_off() {
+    let directory = tempfile::tempdir().unwrap();
+    run(&at(directory.path()), 1..=5);
+    let first = offline(directory.path(), 0);
+    let whole = std::fs::read(&first).unwrap();
+    std::fs::write(&first, &whole[..whole.len() - 3]).unwrap();
+    run(&RunSpec { resume: Some(5), ..at(directory.path()) }, 6..=6);
+    let left = std::fs::read(&first).unwrap();
+    assert!(whole.starts_with(&left) && left.len() < whole.len() - 3);
+    assert_eq!(steps(&first), [1, 2, 3, 4, 5]);
+}
+
+#[test]
 fn what_was_synced_is_left_alone() {
     for mark in ["synced", "syncstate"] {
         let directory = tempfile::tempdir().unwrap();

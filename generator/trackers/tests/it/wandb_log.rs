@@ -120,6 +120,13 @@ proptest! {
         let length = HEADER.len() + at.index(bytes.len() - HEADER.len() + 1);
         let whole = read(&bytes).into_iter().filter(|entry| entry.end as usize <= length).count();
         prop_assert_eq!(read(&bytes[..length]).len(), whole);
+        let mut log = LogReader::open(&bytes[..length]).unwrap().unwrap();
+        while log.entry().unwrap().is_some() {}
+        let ends: Vec<u64> = read(&bytes).iter().map(|entry| entry.end).collect();
+        // Padding goes out with the record after it.
+        let between = length == HEADER.len() || ends.contains(&(length as u64));
+        let padded = ends.iter().any(|end| length.is_multiple_of(BLOCK) && length as u64 - end < CHUNK_HEADER as u64);
+        prop_assert_eq!(log.is_cut_off(), !between && !padded);
     }
 
     #[test]
