@@ -180,10 +180,15 @@ impl Source<'_> {
         let opening = shared.0.get_or_try_init(async || {
             let backend = match self.corpus {
                 Some(path) => {
-                    let path: PathBuf = path.to_owned();
-                    let opened = tokio::task::spawn_blocking(move || Bm25::open(&path, &Bm25Options::default())).await;
+                    let corpus: PathBuf = path.to_owned();
+                    let opened =
+                        tokio::task::spawn_blocking(move || Bm25::open(&corpus, &Bm25Options::default())).await;
                     let opened = opened.map_err(|error| failed(format!("indexing ended early: {error}")))?;
-                    Backend::Bm25(opened.map_err(|error| failed(error.to_string()))?)
+                    let opened = opened.map_err(|error| failed(error.to_string()))?;
+                    for sentence in opened.left_out().sentences() {
+                        tracing::warn!("`{}`: {sentence}", path.display());
+                    }
+                    Backend::Bm25(opened)
                 }
                 None => Backend::Http(self.server().map_err(|error| failed(error.to_string()))?),
             };

@@ -42,6 +42,7 @@ pub(super) struct Rows {
 impl Rows {
     /// Whether a file's name is one of data.
     pub(super) fn is_data(name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
         let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
         [".jsonl", ".ndjson", ".json", ".csv", ".parquet"].iter().any(|end| name.ends_with(end))
     }
