@@ -337,7 +337,8 @@ pub(crate) enum DataCommand {
     },
     /// Check every row: that it reads, that ids differ, and what its environment checks before it is played.
     ///
-    /// Ends with exit code 3 where something is wrong.
+    /// With `--tokenizer` the tokens of every prompt are counted too. Ends with exit code 3 where something is wrong, or
+    /// where `--max-prompt-tokens` leaves no row.
     Validate {
         #[command(flatten)]
         source: DataSourceArguments,
@@ -347,6 +348,9 @@ pub(crate) enum DataCommand {
         /// Parameters of the environment (repeatable; with `--env`).
         #[arg(long, value_name = "KEY=VALUE", requires = "env")]
         env_param: Vec<String>,
+        /// Name the rows whose prompt has more tokens, which a suite with this limit leaves out (with `--tokenizer`).
+        #[arg(long, value_name = "N", requires = "tokenizer")]
+        max_prompt_tokens: Option<std::num::NonZeroU64>,
         /// Stop after this many problems.
         #[arg(long, value_name = "N", default_value = "20")]
         problems: std::num::NonZeroU64,
