@@ -52,7 +52,8 @@ fn over_lines(first: &[u8]) -> Option<String> {
         return None;
     }
     let object = espalier_json::object(first).ok()?;
-    let list = object.iter().find(|(_, value)| value.as_array().is_some_and(|items| items.iter().all(Value::is_object)));
+    let list =
+        object.iter().find(|(_, value)| value.as_array().is_some_and(|items| items.iter().all(Value::is_object)));
     let hint = match list {
         Some((key, _)) => format!("the rows seem to be its `{key}`: make that list the file"),
         None => "put brackets around it, or the whole object on one line".to_owned(),

@@ -55,7 +55,8 @@ impl<R: BufRead> Lines<R> {
             if text.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            return Some(match espalier_json::object(text) {
+            // Without its end the line is one, and columns are counted in it.
+            return Some(match espalier_json::object(text.trim_ascii_end()) {
                 Ok(record) => Ok((Place::Line(self.line), record)),
                 Err(error) => Err(self.wrong(format!("expected one JSON object, {}", without_line(&error)))),
             });

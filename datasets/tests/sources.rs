@@ -203,10 +203,13 @@ fn a_key_that_stands_twice_in_a_row_is_refused() {
     let good = "{\"prompt\": \"x\"}";
     assert_eq!(
         of("a.jsonl", &format!("{good}\n{twice}\n")),
-        "`a.jsonl`, line 2: expected one JSON object, got: the key `a` stands there twice (character 41)"
+        "`a.jsonl`, line 2: expected one JSON object, got: the key `a` stands there twice (character 42)"
     );
     let error = of("b.json", &format!("[{good}, {twice}]"));
-    assert!(error.starts_with("`b.json`, row 2: expected a JSON object, got: the key `a` stands there twice"), "{error}");
+    assert!(
+        error.starts_with("`b.json`, row 2: expected a JSON object, got: the key `a` stands there twice"),
+        "{error}"
+    );
     let error = of("c.csv", "prompt,extra_info\nx,\"{\"\"a\"\": 1, \"\"a\"\": 2}\"\n");
     assert!(error.starts_with("`c.csv`, line 2, column `extra_info`: the key `a` stands there twice"), "{error}");
 }
@@ -241,7 +244,8 @@ fn a_broken_archive_says_how_far_reading_came() {
     let text: String = (0..20_000).map(line).collect();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut gzip, text.as_bytes()).unwrap();
-    let packed = [("gz", "gzip", gzip.finish().unwrap()), ("zst", "zstd", zstd::encode_all(text.as_bytes(), 1).unwrap())];
+    let packed =
+        [("gz", "gzip", gzip.finish().unwrap()), ("zst", "zstd", zstd::encode_all(text.as_bytes(), 1).unwrap())];
     for (end, kind, bytes) in packed {
         for records in ["jsonl", "json"] {
             let name = format!("a.{records}.{end}");

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use self::ids::Ids;
 pub use self::folder::LeftOut;
+use self::ids::Ids;
 use crate::protocol::{kind, plain};
 use crate::retriever::RetrievalError;
 
@@ -165,7 +165,11 @@ impl Corpus {
                     if let Some(id) = id_of(&document)
                         && !ids.insert(&id)
                     {
-                        return Err(wrong(path, None, format!("`{id}` names another document already; rename the file")));
+                        return Err(wrong(
+                            path,
+                            None,
+                            format!("`{id}` names another document already; rename the file"),
+                        ));
                     }
                     progress.documents += 1;
                     each(document, progress)?;

@@ -176,7 +176,8 @@ fn ids_that_are_there_twice_are_refused_with_both_lines() {
         let expected = format!("line 5: `{id}` is the id of line {first} already; ids must differ, or be left out");
         assert!(error.ends_with(&expected), "{error}");
     }
-    let without = [r#"{"text": "a"}"#, r#"{"text": "a"}"#, r#"{"id": null, "text": "a"}"#, r#"{"id": null, "text": "a"}"#];
+    let without =
+        [r#"{"text": "a"}"#, r#"{"text": "a"}"#, r#"{"id": null, "text": "a"}"#, r#"{"id": null, "text": "a"}"#];
     assert_eq!(open(&without).unwrap().documents(), 4);
 }
 

@@ -118,7 +118,13 @@ impl Bm25 {
         let documents = reader.searcher().num_docs();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
-            inner: Arc::new(Inner { reader, fields, documents, place: place.clone(), left_out: corpus.left_out().clone() }),
+            inner: Arc::new(Inner {
+                reader,
+                fields,
+                documents,
+                place: place.clone(),
+                left_out: corpus.left_out().clone(),
+            }),
             permits: Arc::new(Semaphore::new(cores)),
         })
     }

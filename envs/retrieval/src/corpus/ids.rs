@@ -27,19 +27,15 @@ impl Ids {
             if self.ranges.iter().any(|(from, to)| (*from..*to).contains(&number)) {
                 return false;
             }
-            let last = self.ranges.last_mut();
             // A number in no range may still be among the hashes.
             if !self.hashes.contains(&hash(id)) {
-                match last {
-                    Some((_, to)) if *to == number => {
-                        *to += 1;
-                        return true;
-                    }
-                    _ if self.ranges.len() < MAX_RANGES => {
-                        self.ranges.push((number, number + 1));
-                        return true;
-                    }
-                    _ => {}
+                if let Some((_, to)) = self.ranges.last_mut().filter(|(_, to)| *to == number) {
+                    *to += 1;
+                    return true;
+                }
+                if self.ranges.len() < MAX_RANGES {
+                    self.ranges.push((number, number + 1));
+                    return true;
                 }
             }
         }
@@ -74,6 +70,8 @@ mod tests {
         assert!(ids.hashes.is_empty() && ids.ranges.len() == 1);
         assert!((20_000..30_000).step_by(2).all(|number: u64| ids.insert(&number.to_string())));
         assert!(ids.ranges.len() <= MAX_RANGES);
-        assert!((0..30_000).step_by(2).filter(|n| !(10_000..20_000).contains(n)).all(|n: u64| !ids.insert(&n.to_string())));
+        assert!(
+            (0..30_000).step_by(2).filter(|n| !(10_000..20_000).contains(n)).all(|n: u64| !ids.insert(&n.to_string()))
+        );
     }
 }
