@@ -143,9 +143,11 @@ impl Source<'_> {
             (Some(_), Some(_)) => {
                 Err(invalid("corpus", "and `search_url` exclude each other: a search goes to one of them".to_owned()))
             }
-            (None, Some(path)) => {
-                Corpus::open(path).map(|_| ()).map_err(|error| invalid("corpus", format!("cannot be used: {error}")))
-            }
+            (None, Some(path)) => Corpus::open(path).map(|_| ()).map_err(|error| EnvError::Unusable {
+                env: env.to_owned(),
+                key: "corpus".to_owned(),
+                reason: format!("cannot be used: {error}"),
+            }),
             (_, None) => self.server().map(|_| ()).map_err(|error| match error {
                 RetrievalError::Option { key, reason } => invalid(&key, reason),
                 other => invalid("search_url", format!("cannot be used: {other}")),
