@@ -47,8 +47,9 @@ pub(crate) enum Command {
     Rollout(RolloutArguments),
     /// Grade recorded responses with an environment's own grader.
     ///
-    /// Each line in is a JSON object: `response` (a text, or a list of texts, one per turn), `ground_truth`, and any column
-    /// that the environment reads (`espalier data env ID`); `params` sets parameters for that line. Each line out is
+    /// Each line in is a JSON object: `response` (a text, or a list of texts, one per turn), perhaps `stop` (how the last turn
+    /// ended, or a list: `stop` where nothing is said, `length`, `stop_string`), `ground_truth`, and any column that the
+    /// environment reads (`espalier data env ID`); `params` sets parameters for that line. Each line out is
     /// `{"id", "reward", "metadata", "error"}`, in the order of the lines in; a line that could not be graded has an `error`
     /// and no reward.
     Grade(GradeArguments),
@@ -211,6 +212,9 @@ pub(crate) struct RolloutArguments {
     /// OpenAI-compatible endpoint.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: OsString,
+    /// The model that grades, for environments that ask a judge; named as `--model` is. The same name is the same model.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) judge: Option<OsString>,
     /// The environment.
     #[arg(long, default_value = "rlm", value_name = "ID")]
     pub(crate) env: String,

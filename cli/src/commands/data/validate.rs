@@ -69,7 +69,10 @@ impl Longer {
             set_place(&mut out, *place);
             return outln!("{out}");
         }
-        outln!("`{}`, {place}: row `{id}` is left out: its prompt has {tokens} tokens, the limit is {limit}", file.display())
+        outln!(
+            "`{}`, {place}: row `{id}` is left out: its prompt has {tokens} tokens, the limit is {limit}",
+            file.display()
+        )
     }
 }
 
@@ -150,16 +153,18 @@ pub(super) fn run(
             Err(error) => Some(Problem::of(error, &name)),
             Ok(located) => match counted_tokens(&located, counter.as_deref(), &mut sum) {
                 Err(problem) => Some(problem),
-                Ok(Some(tokens)) if let Some(limit) = max_prompt_tokens.filter(|most| tokens > *most) => {
-                    // A suite leaves it out before its environment sees it.
-                    sum.longer += 1;
-                    if sum.longer <= most {
-                        let Located { row, path, place } = located;
-                        bar.suspend(|| Longer { file: path, place, id: row.id, tokens, limit }.tell(json))?;
+                Ok(tokens) => match (tokens, max_prompt_tokens) {
+                    (Some(tokens), Some(limit)) if tokens > limit => {
+                        // A suite leaves it out before its environment sees it.
+                        sum.longer += 1;
+                        if sum.longer <= most {
+                            let Located { row, path, place } = located;
+                            bar.suspend(|| Longer { file: path, place, id: row.id, tokens, limit }.tell(json))?;
+                        }
+                        None
                     }
-                    None
-                }
-                Ok(_) => check(located, env, &registry, &mut prepared, &mut sum),
+                    _ => check(located, env, &registry, &mut prepared, &mut sum),
+                },
             },
         };
         if let Some(problem) = problem {
