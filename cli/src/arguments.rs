@@ -47,8 +47,9 @@ pub(crate) enum Command {
     Rollout(RolloutArguments),
     /// Grade recorded responses with an environment's own grader.
     ///
-    /// Each line in is a JSON object: `response` (a text, or a list of texts, one per turn), `ground_truth`, and any column
-    /// that the environment reads (`espalier data env ID`); `params` sets parameters for that line. Each line out is
+    /// Each line in is a JSON object: `response` (a text, or a list of texts, one per turn), perhaps `stop` (how the last turn
+    /// ended, or a list: `stop` where nothing is said, `length`, `stop_string`), `ground_truth`, and any column that the
+    /// environment reads (`espalier data env ID`); `params` sets parameters for that line. Each line out is
     /// `{"id", "reward", "metadata", "error"}`, in the order of the lines in; a line that could not be graded has an `error`
     /// and no reward.
     Grade(GradeArguments),
@@ -290,6 +291,9 @@ pub(crate) struct RolloutArguments {
     /// OpenAI-compatible endpoint.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: OsString,
+    /// The model that grades, for environments that ask a judge; named as `--model` is. The same name is the same model.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) judge: Option<OsString>,
     /// The environment.
     #[arg(long, default_value = "rlm", value_name = "ID")]
     pub(crate) env: String,
@@ -416,7 +420,8 @@ pub(crate) enum DataCommand {
     },
     /// Check every row: that it reads, that ids differ, and what its environment checks before it is played.
     ///
-    /// Ends with exit code 3 where something is wrong.
+    /// With `--tokenizer` the tokens of every prompt are counted too. Ends with exit code 3 where something is wrong, or
+    /// where `--max-prompt-tokens` leaves no row.
     Validate {
         #[command(flatten)]
         source: DataSourceArguments,
@@ -426,6 +431,9 @@ pub(crate) enum DataCommand {
         /// Parameters of the environment (repeatable; with `--env`).
         #[arg(long, value_name = "KEY=VALUE", requires = "env")]
         env_param: Vec<String>,
+        /// Name the rows whose prompt has more tokens, which a suite with this limit leaves out (with `--tokenizer`).
+        #[arg(long, value_name = "N", requires = "tokenizer")]
+        max_prompt_tokens: Option<std::num::NonZeroU64>,
         /// Stop after this many problems.
         #[arg(long, value_name = "N", default_value = "20")]
         problems: std::num::NonZeroU64,

@@ -26,6 +26,7 @@ Exit codes:
   4    an engine failed: the model or endpoint does not answer
   5    the sandbox or an environment failed
   6    output that cannot be written, or that is there already
+  7    a suite was played to its end, and some of its rollouts failed (all: 4 or 5); `--resume` plays those again
   130  stopped by Ctrl-C (what ended is kept)
   141  the reader of stdout went away";
 
@@ -77,6 +78,9 @@ pub(crate) enum Failure {
     /// A figure missed what it must reach (exit code 1).
     #[error("{0}")]
     Missed(String),
+    /// A suite was played to its end, and some of its rollouts failed (exit code 7).
+    #[error("{0}")]
+    Partly(String),
     /// Anything else (exit code 1).
     #[error("{0}")]
     Internal(String),
@@ -94,6 +98,7 @@ impl Failure {
             // 128 and the number of SIGPIPE, as a shell says it of programs that the signal ends.
             Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => 141,
             Self::Output(_) | Self::Stdout(_) => 6,
+            Self::Partly(_) => 7,
             Self::Interrupted(_) => 130,
         })
     }
@@ -128,6 +133,7 @@ impl Failure {
             Self::Environment(_) => Self::Environment(said),
             Self::Output(_) => Self::Output(said),
             Self::Missed(_) => Self::Missed(said),
+            Self::Partly(_) => Self::Partly(said),
             Self::Internal(_) => Self::Internal(said),
             itself @ (Self::Sandbox(_) | Self::Stdout(_) | Self::Interrupted(_)) => itself,
         }
@@ -159,6 +165,7 @@ impl From<EnvError> for Failure {
             EnvError::Unknown { .. } | EnvError::Duplicate { .. } | EnvError::Invalid { .. } => {
                 Self::Configuration(error.to_string())
             }
+            EnvError::Unusable { .. } => Self::Data(error.to_string()),
             EnvError::Grader { .. } | EnvError::Failed { .. } => Self::Environment(error.to_string()),
         }
     }

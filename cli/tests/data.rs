@@ -206,6 +206,34 @@ fn prompts_that_are_too_long_are_left_out_and_named() {
     assert!(said.contains("tokenizer: "), "{said}");
 }
 
+#[test]
+fn validate_names_the_rows_that_a_limit_on_tokens_leaves_out() {
+    let folder = folder();
+    std::fs::create_dir(folder.path().join("words")).unwrap();
+    std::fs::write(folder.path().join("words/tokenizer.json"), WORDS).unwrap();
+    let limited = |most: &'static str| {
+        let source = ["data", "validate", "test.jsonl", "--format", "gsm8k", "--tokenizer", "words"];
+        [&source[..], &["--max-prompt-tokens", most]].concat()
+    };
+    assert_eq!(
+        succeeds(folder.path(), &limited("10")),
+        "`test.jsonl`, line 2: row `1` is left out: its prompt has 18 tokens, the limit is 10\n\
+         2 rows, nothing wrong; `gsm8k` takes 1 row; 1 row too long; the longest prompt has 18 tokens\n"
+    );
+    assert_eq!(
+        succeeds(folder.path(), &limited("18")),
+        "2 rows, nothing wrong; `gsm8k` takes 2 rows; the longest prompt has 18 tokens\n"
+    );
+    let shown = succeeds(folder.path(), &[&limited("10")[..], &["--json"]].concat());
+    let lines: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0], json!({"file": "test.jsonl", "id": "1", "tokens": 18, "limit": 10, "line": 2}));
+    assert_eq!((&lines[1]["longer"], &lines[1]["longest_prompt_tokens"]), (&json!(1), &json!(18)));
+    let (_, said) = fails(folder.path(), 3, &limited("3"));
+    assert!(said.ends_with("`test.jsonl`: no row is left: every prompt has more than 3 tokens\n"), "{said}");
+    let (_, said) = fails(folder.path(), 2, &["data", "validate", "test.jsonl", "--max-prompt-tokens", "3"]);
+    assert!(said.contains("--tokenizer"), "{said}");
+}
+
 /// A suite whose data has a limit on tokens says what it leaves out, and goes on.
 #[test]
 fn a_suite_says_which_rows_were_too_long() {

@@ -117,6 +117,46 @@ fn wrong_arguments_and_configuration_end_with_2() {
 }
 
 #[test]
+fn a_suite_of_which_a_part_failed_ends_with_7_and_resumes() {
+    let folder = folder();
+    // The second row's engine is gone; the first's answers.
+    let script = "{\"when\": \"How many\", \"text\": \"#### 1\"}\n{\"fail\": \"the machine is gone\"}\n";
+    std::fs::write(folder.path().join("script.jsonl"), script).unwrap();
+    let rows = "{\"prompt\": \"How many? ####\", \"reward_spec\": {\"ground_truth\": 1}}\n\
+                {\"prompt\": \"Why? ####\", \"reward_spec\": {\"ground_truth\": 1}}\n";
+    std::fs::write(folder.path().join("rows.jsonl"), rows).unwrap();
+    let suite = SUITE.replace("{ builtin = \"stories\", params = { rows = 2 } }", "{ path = \"rows.jsonl\" }");
+    std::fs::write(folder.path().join("suite.toml"), suite).unwrap();
+    let run = ["eval", "--suite", "suite.toml", "--out", "out"];
+    let said = fails(folder.path(), 7, &run);
+    assert!(said.contains("1 of 2 rollouts failed; `espalier trajectories show out` says why"), "{said}");
+    let said = fails(folder.path(), 7, &[&run[..], &["--resume"]].concat());
+    assert!(said.contains("1 of 2 rollouts failed"), "{said}");
+    let help = text(&espalier(folder.path(), &["--help"]).stdout);
+    assert!(help.contains("  7    a suite was played to its end, and some of its rollouts failed"), "{help}");
+}
+
+#[test]
+fn a_file_of_an_environment_that_cannot_be_used_ends_with_3() {
+    let folder = folder();
+    std::fs::write(folder.path().join("binary.py"), [0xff]).unwrap();
+    for (arguments, said) in [
+        (&["rollout", "--model", "x", "--env", "python:none.py", "hi"][..], "`none.py` cannot be read: No such file"),
+        (&["grade", "--env", "python:none.py"], "`none.py` cannot be read: No such file"),
+        (&["grade", "--env", "python:binary.py"], "`binary.py` is not UTF-8 (line 1)"),
+        (&["data", "env", "python:none.py"], "`none.py` cannot be read: No such file"),
+        (&["data", "validate", "stories", "--env", "python:none.py"], "`none.py` cannot be read: No such file"),
+        (&["eval", "--suite", "suite.toml", "task.0.env=python:none.py"], "`none.py` cannot be read: No such file"),
+        (&["grade", "--env", "search", "--param", "corpus=none.jsonl"], "`none.jsonl`: cannot be read"),
+        (&["grade", "--env", "text2sql", "--param", "db_path=none"], "`db_path` must be a folder, `none` is none"),
+    ] {
+        let shown = fails(folder.path(), 3, arguments);
+        assert!(shown.contains(said), "{said} in {shown}");
+    }
+    fails(folder.path(), 2, &["grade", "--env", "python:"]);
+}
+
+#[test]
 fn files_that_cannot_be_used_end_with_3_and_are_named_once() {
     let folder = folder();
     std::fs::create_dir(folder.path().join("model")).unwrap();
@@ -180,6 +220,34 @@ fn a_question_without_a_truth_is_played_and_any_answer_rewarded() {
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{shown}{}", text(&output.stderr));
     assert!(shown.contains("completed, reward 1,"), "{shown}");
+}
+
+#[test]
+fn a_rollout_is_graded_by_the_judge_that_it_names() {
+    const JSON: &str = "200 OK\r\nContent-Type: application/json";
+    let folder = tempfile::tempdir().unwrap();
+    let model = endpoint(&[
+        (JSON, r#"{"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop", "index": 0}]}"#),
+        (
+            JSON,
+            r#"{"choices": [{"message": {"content": "{\"reasoning\": \"fine\", \"score\": 1}"}, "finish_reason": "stop", "index": 0}]}"#,
+        ),
+    ]);
+    let judge = model.replace("#model", "#wise");
+    let play = |judge: &[&str]| {
+        let task = ["rollout", "--model", &model, "--env", "llm_judge", "--truth", "Paris"];
+        espalier(folder.path(), &[&task[..], judge, &["What is the capital of France?", "--json"]].concat())
+    };
+    let output = play(&["--judge", &judge]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    assert!(shown.contains("\"reward\":1.0") && shown.contains("\"kind\":\"judge\""), "{shown}");
+    assert!(shown.contains("\"model\":\"wise\""), "{shown}");
+    // Without one it is said what is missing, before the model is asked.
+    let output = play(&[]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("`--judge`"), "{said}");
 }
 
 #[test]

@@ -89,6 +89,51 @@ fn several_texts_are_the_turns_of_one_episode() {
 }
 
 #[test]
+fn a_turn_that_was_cut_off_is_read_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = folder.path().join("corpus.jsonl");
+    std::fs::write(&corpus, "{\"text\": \"Paris is the capital of France.\"}\n").unwrap();
+    let corpus = format!("corpus={}", corpus.display());
+    let line = |more: Value| {
+        let mut line = json!({"response": "<answer>Paris", "ground_truth": {"target": "Paris"}});
+        line.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let output = grade(&["--env", "search", "--param", &corpus, "--json"], &line.to_string());
+        lines(&output).remove(0)
+    };
+    for (more, reward) in [
+        (json!({}), 1.0),
+        (json!({"stop": null}), 1.0),
+        (json!({"stop": "stop"}), 1.0),
+        (json!({"stop": "stop_string"}), 1.0),
+        (json!({"stop": "length"}), 0.0),
+        (json!({"stop": ["max_tokens"]}), 0.0),
+        (json!({"stop": "context_overflow"}), 0.0),
+    ] {
+        assert_eq!(line(more.clone())["reward"], json!(reward), "{more}");
+    }
+    for (more, said) in [
+        (json!({"stop": "lenght"}), "`stop` must be one of `stop`, `length`"),
+        (json!({"stop": 3}), "`stop` must be a text, got a number"),
+        (json!({"stop": ["stop", "stop"]}), "`stop` must say how each turn ended: 1 expected, got 2"),
+        (json!({"stop": [null]}), "`stop[0]` must be a text, got null"),
+    ] {
+        let answer = line(more);
+        assert!(answer["error"].as_str().unwrap().contains(said), "{answer}");
+    }
+}
+
+#[test]
+fn a_key_that_stands_twice_on_a_line_is_refused() {
+    let output = grade(
+        &["--env", "gsm8k", "--json"],
+        r######"{"response": "#### 7", "response": "#### 8", "ground_truth": "7"}"######,
+    );
+    assert_eq!(output.status.code(), Some(3));
+    let answer = lines(&output).remove(0);
+    assert!(answer["error"].as_str().unwrap().contains("the key `response` stands there twice"), "{answer}");
+}
+
+#[test]
 fn a_line_that_is_not_utf8_spoils_no_other_and_a_line_without_an_id_has_none() {
     let mut child = command(&["--env", "gsm8k", "--json"]).spawn().expect("the command starts");
     let good = "{\"response\": \"#### 7\", \"ground_truth\": \"7\"}\n".as_bytes();

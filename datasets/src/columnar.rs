@@ -9,7 +9,10 @@ use arrow_array::types::{
 };
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::file::metadata::RowGroupMetaData;
 use serde_json::{Map, Number, Value};
 
 use crate::error::{DataError, Place};
@@ -18,10 +21,15 @@ use crate::lines::Record;
 /// Rows decoded at a time: rows may hold contexts of many megabytes.
 const BATCH: usize = 16;
 
-/// Reads a file row by row. A row with a value that is not read is an error, and the next call gives the row behind it.
+/// Reads a file row by row, one row group after the other. A row with a value that is not read is an error, and the
+/// next call gives the row behind it; behind a row group that is damaged nothing more comes.
 pub struct Columns {
     path: PathBuf,
-    reader: ParquetRecordBatchReader,
+    file: File,
+    metadata: ArrowReaderMetadata,
+    /// The row group behind the open one.
+    next: usize,
+    reader: Option<ParquetRecordBatchReader>,
     batch: Option<RecordBatch>,
     at: usize,
     row: u64,
@@ -31,22 +39,62 @@ pub struct Columns {
 /// Opens a file.
 pub fn open(path: &Path) -> Result<Columns, DataError> {
     let file = File::open(path).map_err(|error| DataError::file(path, error))?;
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file)
-        .and_then(|builder| builder.with_batch_size(BATCH).build())
-        .map_err(|error| DataError::file(path, error))?;
-    Ok(Columns { path: path.to_owned(), reader, batch: None, at: 0, row: 0, failed: false })
+    let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::default()).map_err(|error| {
+        DataError::file(path, format!("cannot be read as Parquet: {error}; where it was one, fetch the file again"))
+    })?;
+    let path = path.to_owned();
+    Ok(Columns { path, file, metadata, next: 0, reader: None, batch: None, at: 0, row: 0, failed: false })
 }
 
 impl Columns {
+    /// The next rows; `None` at the end.
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>, DataError> {
+        loop {
+            if let Some(reader) = &mut self.reader {
+                match reader.next() {
+                    Some(Ok(batch)) => return Ok(Some(batch)),
+                    Some(Err(error)) => return Err(self.damaged(&error)),
+                    None => self.reader = None,
+                }
+            }
+            if self.next == self.metadata.metadata().num_row_groups() {
+                return Ok(None);
+            }
+            self.next += 1;
+            let opened = self.file.try_clone().map_err(|error| DataError::file(&self.path, error))?;
+            let opened = ParquetRecordBatchReaderBuilder::new_with_metadata(opened, self.metadata.clone())
+                .with_row_groups(vec![self.next - 1])
+                .with_batch_size(BATCH)
+                .build();
+            self.reader = Some(opened.map_err(|error| self.damaged(&error))?);
+        }
+    }
+
+    /// Which row group cannot be read, where its rows stand, and what to do.
+    fn damaged(&self, error: &dyn std::fmt::Display) -> DataError {
+        let groups = self.metadata.metadata().row_groups();
+        let rows = |groups: &[RowGroupMetaData]| groups.iter().map(RowGroupMetaData::num_rows).sum::<i64>();
+        let (before, all) = (rows(&groups[..self.next - 1]), rows(&groups[..self.next]));
+        DataError::file(
+            &self.path,
+            format!(
+                "row group {} of {} (rows {} to {all}) cannot be read: {error}; fetch the file again, or leave it out of \
+                 `path`",
+                self.next,
+                groups.len(),
+                before + 1,
+            ),
+        )
+    }
+
     #[expect(clippy::type_complexity, reason = "a record that may be absent, with its place")]
     fn next_record(&mut self) -> Result<Option<(Place, Map<String, Value>)>, DataError> {
         while self.batch.as_ref().is_none_or(|batch| self.at >= batch.num_rows()) {
             self.at = 0;
-            self.batch = match self.reader.next() {
-                None => return Ok(None),
-                Some(Ok(batch)) => Some(batch),
-                Some(Err(error)) => return Err(DataError::file(&self.path, error)),
-            };
+            self.batch = self.next_batch()?;
+            if self.batch.is_none() {
+                return Ok(None);
+            }
         }
         let Some(batch) = &self.batch else { return Ok(None) };
         self.row += 1;

@@ -1,8 +1,10 @@
 //! A file's bytes, uncompressed: `.gz` and `.zst` behind another extension (`rows.jsonl.gz`) are undone on the way.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::DataError;
 
@@ -53,14 +55,81 @@ pub(crate) fn kind(path: &Path) -> Option<Kind> {
 
 /// Opens a file for reading from its start.
 pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>, DataError> {
-    let file = File::open(path).map_err(|error| DataError::file(path, error))?;
+    let failed = |error: io::Error| DataError::file(path, error);
+    let file = File::open(path).map_err(failed)?;
+    let size = file.metadata().map_err(failed)?.len();
     let file = BufReader::with_capacity(BUFFER, file);
+    let taken = Arc::new(AtomicU64::new(0));
+    let counted = Counted { input: file, taken: Arc::clone(&taken) };
     Ok(match kind(path).map_or(Packed::Plain, |kind| kind.packed) {
-        Packed::Plain => Box::new(file),
-        Packed::Gzip => Box::new(BufReader::with_capacity(BUFFER, flate2::bufread::MultiGzDecoder::new(file))),
-        Packed::Zstd => {
-            let decoder = zstd::Decoder::with_buffer(file).map_err(|error| DataError::file(path, error))?;
-            Box::new(BufReader::with_capacity(BUFFER, decoder))
-        }
+        Packed::Plain => Box::new(counted.input),
+        Packed::Gzip => unpacked("gzip", flate2::bufread::MultiGzDecoder::new(counted), taken, size),
+        Packed::Zstd => unpacked("zstd", zstd::Decoder::with_buffer(counted).map_err(failed)?, taken, size),
     })
+}
+
+fn unpacked(
+    packed: &'static str,
+    decoder: impl Read + Send + 'static,
+    taken: Arc<AtomicU64>,
+    size: u64,
+) -> Box<dyn BufRead + Send> {
+    Box::new(BufReader::with_capacity(BUFFER, Unpacked { decoder, packed, taken, size, given: 0 }))
+}
+
+/// Counts what a decoder takes of its file.
+struct Counted<R> {
+    input: R,
+    taken: Arc<AtomicU64>,
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        self.taken.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.input.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.taken.fetch_add(count as u64, Ordering::Relaxed);
+        self.input.consume(count);
+    }
+}
+
+/// What a decoder gives; its errors say how far it came.
+struct Unpacked<D> {
+    decoder: D,
+    packed: &'static str,
+    taken: Arc<AtomicU64>,
+    /// Bytes of the file.
+    size: u64,
+    /// Bytes that came out so far.
+    given: u64,
+}
+
+impl<D: Read> Read for Unpacked<D> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.decoder.read(buffer) {
+            Ok(count) => {
+                self.given += count as u64;
+                Ok(count)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                let Self { packed, size, given, .. } = self;
+                let taken = self.taken.load(Ordering::Relaxed);
+                let said = format!(
+                    "is broken {packed} ({error}): {given} bytes came out of the first {taken} of its {size} bytes; \
+                     fetch or pack the file again"
+                );
+                Err(io::Error::new(error.kind(), said))
+            }
+        }
+    }
 }

@@ -37,17 +37,41 @@ pub fn open(path: &Path) -> Result<Box<dyn Iterator<Item = Record> + Send>, Data
             items.input.consume(1);
             Ok(Box::new(items))
         }
-        Some(b'{') => Ok(Box::new(lines::open(path)?)),
+        Some(b'{') => match items.item().ok().and_then(|bytes| over_lines(&bytes)) {
+            Some(reason) => Err(DataError::file(path, reason)),
+            None => Ok(Box::new(lines::open(path)?)),
+        },
         Some(_) => Err(DataError::file(path, "expected a list of JSON objects")),
         None => Err(DataError::file(path, "is empty; expected a list of JSON objects")),
     }
+}
+
+/// What is wrong with a file whose first object goes over several lines, if this is one.
+fn over_lines(first: &[u8]) -> Option<String> {
+    if !first.contains(&b'\n') {
+        return None;
+    }
+    let object = espalier_json::object(first).ok()?;
+    let list =
+        object.iter().find(|(_, value)| value.as_array().is_some_and(|items| items.iter().all(Value::is_object)));
+    let hint = match list {
+        Some((key, _)) => format!("the rows seem to be its `{key}`: make that list the file"),
+        None => "put brackets around it, or the whole object on one line".to_owned(),
+    };
+    Some(format!("holds an object over several lines; expected a list of objects, or one object per line; {hint}"))
+}
+
+/// Bytes that cannot be read, once so many rows were begun.
+fn unread(path: &Path, rows: u64, error: &std::io::Error) -> DataError {
+    let begun = if rows == 0 { String::new() } else { format!("in or behind row {rows}: ") };
+    DataError::file(path, format!("{begun}{error}"))
 }
 
 impl<R: BufRead> Items<R> {
     /// The next byte that is not white space.
     fn peek(&mut self) -> Result<Option<u8>, DataError> {
         loop {
-            let buffer = self.input.fill_buf().map_err(|error| DataError::file(&self.path, error))?;
+            let buffer = self.input.fill_buf().map_err(|error| unread(&self.path, self.row, &error))?;
             if buffer.is_empty() {
                 return Ok(None);
             }
@@ -94,7 +118,7 @@ impl<R: BufRead> Items<R> {
                     self.state = State::Done;
                     let bytes = self.item()?;
                     self.state = State::Between;
-                    let record = serde_json::from_slice(&bytes)
+                    let record = espalier_json::object(&bytes)
                         .map_err(|error| self.wrong(format!("expected a JSON object, got: {error}")))?;
                     return Ok(Some((Place::Row(self.row), record)));
                 }
@@ -107,7 +131,7 @@ impl<R: BufRead> Items<R> {
         let mut bytes = Vec::new();
         let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
         loop {
-            let buffer = self.input.fill_buf().map_err(|error| DataError::file(&self.path, error))?;
+            let buffer = self.input.fill_buf().map_err(|error| unread(&self.path, self.row, &error))?;
             if buffer.is_empty() {
                 return Err(self.wrong("ends within the object"));
             }

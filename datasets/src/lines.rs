@@ -37,7 +37,7 @@ impl<R: BufRead> Lines<R> {
             match read {
                 Err(error) => {
                     self.failed = true;
-                    return Some(Err(DataError::file(&self.path, error)));
+                    return Some(Err(DataError::file(&self.path, format!("line {}: {error}", self.line + 1))));
                 }
                 Ok(0) => return None,
                 Ok(_) => {}
@@ -55,7 +55,8 @@ impl<R: BufRead> Lines<R> {
             if text.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            return Some(match serde_json::from_slice::<Map<String, Value>>(text) {
+            // Without its end the line is one, and columns are counted in it.
+            return Some(match espalier_json::object(text.trim_ascii_end()) {
                 Ok(record) => Ok((Place::Line(self.line), record)),
                 Err(error) => Err(self.wrong(format!("expected one JSON object, {}", without_line(&error)))),
             });
@@ -71,7 +72,9 @@ impl<R: BufRead> Lines<R> {
 fn without_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
-    format!("got: {message} (character {})", error.column())
+    // A line that ends within an object is often the first of many.
+    let hint = if error.is_eof() { "; an object must end on the line on which it begins" } else { "" };
+    format!("got: {message} (character {}){hint}", error.column())
 }
 
 impl<R: BufRead> Iterator for Lines<R> {

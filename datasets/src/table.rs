@@ -52,12 +52,16 @@ fn describe(error: &csv::Error) -> String {
 }
 
 /// A cell as a value: the columns that hold objects are JSON, and so is anything that reads as a list or an object.
-fn cell(text: &str) -> Value {
-    let looks_nested = text.starts_with(['{', '[']);
-    if looks_nested && let Ok(value) = serde_json::from_str(text) {
-        return value;
+/// What is JSON but holds a key twice is an error.
+fn cell(text: &str) -> Result<Value, String> {
+    if text.starts_with(['{', '[']) {
+        match espalier_json::value(text.as_bytes()) {
+            Ok(value) => return Ok(value),
+            Err(error) if error.is_data() => return Err(error.to_string()),
+            Err(_) => {}
+        }
     }
-    Value::String(text.to_owned())
+    Ok(Value::String(text.to_owned()))
 }
 
 impl Table {
@@ -74,7 +78,7 @@ impl Table {
                 "max_turns" => Value::from(
                     text.trim().parse::<u64>().map_err(|_| wrong(format!("must be a number, got `{text}`")))?,
                 ),
-                _ => cell(text),
+                _ => cell(text).map_err(wrong)?,
             };
             match header.split_once('.') {
                 None => {
@@ -111,6 +115,10 @@ impl Iterator for Table {
         self.failed = unclosed.is_some() || read.as_ref().is_err_and(csv::Error::is_io_error);
         Some(match (unclosed, read) {
             (Some(reason), _) => wrong(reason),
+            (None, Err(error)) if error.is_io_error() => {
+                let line = self.records.get_ref().line;
+                Err(DataError::file(&self.path, format!("line {line}: {error}")))
+            }
             (None, Ok(_)) => self.record(place, &record).map(|columns| (place, columns)),
             (None, Err(error)) => wrong(describe(&error)),
         })

@@ -328,6 +328,28 @@ fn what_another_process_left_is_gone_on_with_if_it_is_right() {
     }
 }
 
+/// What lies in a cache beside locks.
+fn left(cache: &Path) -> Vec<String> {
+    tree(cache).into_keys().filter(|name| !name.starts_with(".locks")).collect()
+}
+
+#[test]
+fn a_fetch_that_brings_nothing_leaves_nothing() {
+    for failures in [vec![403], vec![500; 9]] {
+        let server = Server::start(&[("a.parquet", Hosted { failures, ..large(1000) })]);
+        let cache = tempfile::tempdir().unwrap();
+        run(&server.options(), cache.path(), &wanted(&[])).unwrap_err();
+        assert_eq!(left(cache.path()), [""; 0]);
+    }
+    // What arrived before the connection broke is kept to go on with.
+    let server = Server::start(&[("a.parquet", Hosted { cuts: vec![300, 0, 0, 0], ..large(1000) })]);
+    let cache = tempfile::tempdir().unwrap();
+    run(&server.options(), cache.path(), &wanted(&[])).unwrap_err();
+    let kept = left(cache.path());
+    assert!(kept.len() == 1 && kept[0].ends_with(".incomplete"), "{kept:?}");
+    assert_eq!(tree(cache.path())[&kept[0]], "300 bytes");
+}
+
 #[test]
 fn contents_with_another_checksum_are_not_kept() {
     for hosted in [large(1000), plain("hello")] {
@@ -336,15 +358,14 @@ fn contents_with_another_checksum_are_not_kept() {
         let cache = tempfile::tempdir().unwrap();
         let error = run(&server.options(), cache.path(), &wanted(&[])).unwrap_err();
         assert!(matches!(&error, HubError::Checksum { file, .. } if file == "a.jsonl"), "{error}");
-        let left: Vec<String> = tree(cache.path()).into_keys().filter(|name| !name.starts_with(".locks")).collect();
-        assert!(left.iter().all(|name| name.ends_with(".incomplete")), "{left:?}");
-        assert_eq!(tree(cache.path())[&left[0]], "0 bytes");
+        assert_eq!(left(cache.path()), [""; 0]);
     }
     let longer = Hosted { sent: Some(vec![0; 2000]), ..large(1000) };
     let server = Server::start(&[("a.jsonl", longer)]);
     let cache = tempfile::tempdir().unwrap();
     let error = run(&server.options(), cache.path(), &wanted(&[])).unwrap_err().to_string();
     assert!(error.contains("more than the listed 1000 bytes came (tried 3 times)"), "{error}");
+    assert_eq!(left(cache.path()), [""; 0]);
     let tagged = Hosted { etag: Some("0".repeat(40)), ..plain("hello") };
     let server = Server::start(&[("a.jsonl", tagged)]);
     let error = run(&server.options(), cache.path(), &wanted(&[])).unwrap_err().to_string();

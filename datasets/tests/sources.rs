@@ -196,6 +196,118 @@ fn errors_name_file_place_and_column() {
 }
 
 #[test]
+fn a_key_that_stands_twice_in_a_row_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str, text: &str| error(&file(&dir, name, text));
+    let twice = "{\"prompt\": \"x\", \"extra_info\": {\"a\": 1, \"a\": 2}}";
+    let good = "{\"prompt\": \"x\"}";
+    assert_eq!(
+        of("a.jsonl", &format!("{good}\n{twice}\n")),
+        "`a.jsonl`, line 2: expected one JSON object, got: the key `a` stands there twice (character 42)"
+    );
+    let error = of("b.json", &format!("[{good}, {twice}]"));
+    assert!(
+        error.starts_with("`b.json`, row 2: expected a JSON object, got: the key `a` stands there twice"),
+        "{error}"
+    );
+    let error = of("c.csv", "prompt,extra_info\nx,\"{\"\"a\"\": 1, \"\"a\"\": 2}\"\n");
+    assert!(error.starts_with("`c.csv`, line 2, column `extra_info`: the key `a` stands there twice"), "{error}");
+}
+
+#[test]
+fn an_object_over_several_lines_is_no_file_of_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str, text: &str| error(&file(&dir, name, text));
+    let expected = "holds an object over several lines; expected a list of objects, or one object per line";
+    assert_eq!(
+        of("a.json", "{\n  \"prompt\": \"x\"\n}\n"),
+        format!("`a.json`: {expected}; put brackets around it, or the whole object on one line")
+    );
+    assert_eq!(
+        of("b.json", "{\n  \"version\": 1,\n  \"data\": [{\"prompt\": \"x\"}]\n}"),
+        format!("`b.json`: {expected}; the rows seem to be its `data`: make that list the file")
+    );
+    assert_eq!(
+        of("c.jsonl", "{\n  \"prompt\": \"x\"\n}\n"),
+        "`c.jsonl`, line 1: expected one JSON object, got: EOF while parsing an object (character 1); an object must \
+         end on the line on which it begins"
+    );
+    // Lines of which one is broken stay lines.
+    assert!(of("d.json", "{\"prompt\": \"x\n{\"prompt\": \"y\"}\n").starts_with("`d.json`, line 1: "));
+}
+
+#[test]
+fn a_broken_archive_says_how_far_reading_came() {
+    let dir = tempfile::tempdir().unwrap();
+    // Enough that several buffers come out, and nothing that packs to almost nothing.
+    let line = |n: u64| format!("{{\"prompt\": \"{:x}\"}}\n", n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let text: String = (0..20_000).map(line).collect();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gzip, text.as_bytes()).unwrap();
+    let packed =
+        [("gz", "gzip", gzip.finish().unwrap()), ("zst", "zstd", zstd::encode_all(text.as_bytes(), 1).unwrap())];
+    for (end, kind, bytes) in packed {
+        for records in ["jsonl", "json"] {
+            let name = format!("a.{records}.{end}");
+            let path = dir.path().join(&name);
+            std::fs::write(&path, &bytes).unwrap();
+            assert_eq!(rows(&Source::file(&path)).len(), 20_000);
+            let half = bytes.len() / 2;
+            std::fs::write(&path, &bytes[..half]).unwrap();
+            let read = Source::file(&path).rows(&NoBuiltins).unwrap().filter(Result::is_ok).count();
+            let error = error(&path);
+            assert!(read > 5_000, "{read}");
+            assert!(error.starts_with(&format!("`{name}`: line {}: is broken {kind} (", read + 1)), "{error}");
+            let far = format!("bytes came out of the first {half} of its {half} bytes; fetch or pack the file again");
+            assert!(error.ends_with(&far), "{error}");
+        }
+        let path = dir.path().join(format!("b.csv.{end}"));
+        std::fs::write(&path, "prompt\nx\n").unwrap();
+        let error = error(&path);
+        assert!(error.contains(&format!("is broken {kind} (")) && error.contains("0 bytes came out of"), "{error}");
+    }
+}
+
+#[test]
+fn a_damaged_row_group_of_parquet_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let prompts: Vec<String> = (0..40).map(|n| format!("prompt {n}")).collect();
+    let column = Arc::new(StringArray::from(prompts)) as ArrayRef;
+    let batch = RecordBatch::try_from_iter([("prompt", column)]).unwrap();
+    let path = dir.path().join("a.parquet");
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_dictionary_enabled(false)
+        .set_max_row_group_row_count(Some(10))
+        .build();
+    let out = std::fs::File::create(&path).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(out, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    let groups = writer.close().unwrap();
+    assert_eq!(rows(&Source::file(&path)).len(), 40);
+    let chunk = groups.row_group(2).column(0);
+    let (start, length) = (chunk.data_page_offset() as usize, chunk.compressed_size() as usize);
+    let good = std::fs::read(&path).unwrap();
+    // Whichever byte of the group is wrong: rows of other groups are read, and an error names this one, if there is one.
+    let mut errors = 0;
+    for at in start..start + length {
+        let mut bytes = good.clone();
+        bytes[at] ^= 0x55;
+        std::fs::write(&path, bytes).unwrap();
+        let read: Vec<_> = Source::file(&path).rows(&NoBuiltins).unwrap().collect();
+        assert!(read.len() >= 20, "byte {at}: {} rows", read.len());
+        let Some(Err(error)) = read.last() else { continue };
+        errors += 1;
+        let error = error.to_string();
+        assert!(error.contains("row group 3 of 4 (rows 21 to 30) cannot be read: "), "{error}");
+        assert!(error.ends_with("fetch the file again, or leave it out of `path`"), "{error}");
+    }
+    assert!(errors > length / 2, "{errors} of {length}");
+    std::fs::write(&path, &good[..good.len() - 1]).unwrap();
+    assert!(error(&path).contains("cannot be read as Parquet: "), "{}", error(&path));
+}
+
+#[test]
 fn lines_of_a_table_are_counted_as_editors_do() {
     let dir = tempfile::tempdir().unwrap();
     for (name, end) in [("lf.csv", "\n"), ("crlf.csv", "\r\n"), ("cr.csv", "\r")] {

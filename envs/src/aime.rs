@@ -16,9 +16,10 @@ use crate::Compat;
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::graders::aime::{self, INVALID, Reading};
 use crate::graders::math::Truth;
-use crate::math::{instruct, metadata, read_truth, spoken};
+use crate::math::{instruct, metadata, read_truth};
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
 use crate::row::EnvRow;
+use crate::thinking::spoken;
 
 const ID: &str = "aime";
 

@@ -98,6 +98,16 @@ pub enum EnvError {
         /// What was expected and what came.
         reason: String,
     },
+    /// A file or folder that a parameter or an id names cannot be used.
+    #[error("`{env}`: `{key}` {reason}")]
+    Unusable {
+        /// The environment's id.
+        env: String,
+        /// The parameter, or the file where the id names it.
+        key: String,
+        /// What was expected and what came.
+        reason: String,
+    },
     /// The grader failed: the rollout has no reward.
     #[error("`{env}`: the grader failed: {reason}")]
     Grader {

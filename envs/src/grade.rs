@@ -46,12 +46,36 @@ pub struct GradeOptions {
     pub cancel: CancellationToken,
 }
 
+/// What ended a recorded turn, by the names that records use: ours, and those of OpenAI's `finish_reason`.
+const STOPS: [(&str, StopReason); 7] = [
+    ("stop", StopReason::EndOfTurn),
+    ("length", StopReason::MaxTokens),
+    ("end_of_turn", StopReason::EndOfTurn),
+    ("stop_string", StopReason::StopString),
+    ("max_tokens", StopReason::MaxTokens),
+    ("context_overflow", StopReason::ContextOverflow),
+    ("tool_calls", StopReason::EndOfTurn),
+];
+
+/// The reason that a record names; otherwise what was expected.
+pub fn stop_reason(name: &str) -> Result<StopReason, String> {
+    STOPS.iter().find(|(known, _)| *known == name).map(|(_, stop)| *stop).ok_or_else(|| {
+        let names = STOPS.map(|(known, _)| format!("`{known}`")).join(", ");
+        format!("must be one of {names}, got `{name}`")
+    })
+}
+
+/// A recorded turn of which nothing is known but its text: the model ended it.
+pub fn said(text: impl Into<String>) -> Action {
+    Action { text: text.into(), tokens: Vec::new(), stop: StopReason::EndOfTurn }
+}
+
 /// Plays a row with these actions and nothing else. An environment that panics or takes
 /// longer than the deadline is an error.
 pub async fn grade(
     prepared: &Prepared,
     row: &EnvRow,
-    actions: &[String],
+    actions: &[Action],
     options: &GradeOptions,
 ) -> Result<Graded, EnvError> {
     let failed = |reason: String| EnvError::Failed { env: prepared.id().to_owned(), reason };
@@ -86,14 +110,13 @@ async fn play(
     id: &str,
     env: &mut dyn Env,
     row: &EnvRow,
-    actions: &[String],
+    actions: &[Action],
     context: EnvContext,
 ) -> Result<Graded, EnvError> {
     env.init(row.prompt.clone(), context).await?;
     let mut graded = Graded::default();
-    for text in actions {
-        let action = Action { text: text.clone(), tokens: Vec::new(), stop: StopReason::EndOfTurn };
-        let step = env.step(action).await?;
+    for action in actions {
+        let step = env.step(action.clone()).await?;
         graded.reward += step.reward;
         if !graded.reward.is_finite() {
             let reason = format!("a reward of {}, expected a finite number", step.reward);

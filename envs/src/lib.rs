@@ -12,6 +12,7 @@
 //! | [`gsm8k`], [`long`] | mathematics in one turn; long contexts that the project generates |
 //! | [`graders`] | pure functions from an answer and the truth to a verdict |
 //! | [`reasoning`] | short generated problems, graded by the verifier of their family |
+//! | `thinking` | what a response says beside its thinking |
 //! | [`stories`] | word problems that the project generates |
 //! | [`builtin`] | the data sets that the project generates, by name |
 //! | [`prompt_tokens`] | how long a data set's prompts are for a model |
@@ -43,6 +44,7 @@ pub mod searchcode;
 pub mod services;
 pub mod stories;
 pub mod text2sql;
+mod thinking;
 pub mod tool_use;
 
 pub use espalier_graders as graders;

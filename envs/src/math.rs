@@ -16,6 +16,7 @@ use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::graders::math::{self, Truth, Verdict};
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
 use crate::row::EnvRow;
+use crate::thinking::spoken;
 
 const ID: &str = "math";
 
@@ -103,11 +104,6 @@ pub(crate) fn metadata(step: &mut Step, verdict: Option<&Verdict>, answer: Optio
             step.metadata.insert("unread".to_owned(), Value::String(stop.to_string()));
         }
     }
-}
-
-/// What a response says after its thinking.
-pub(crate) fn spoken(text: &str) -> &str {
-    text.rsplit_once("</think>").map_or(text, |(_, spoken)| spoken)
 }
 
 struct Episode {

@@ -126,7 +126,7 @@ impl DataSet {
         columns.insert(
             "reward_spec".to_owned(),
             json!({
-                "method": "reasoning", "family": family.name(), "ground_truth": problem.answer,
+                "method": METHOD, "family": family.name(), "ground_truth": problem.answer,
                 "facts": problem.facts,
             }),
         );
@@ -137,6 +137,22 @@ impl DataSet {
         let id = format!("{}-{}-{}-{index}", self.name.replace('/', "_"), self.seed, level.number());
         Row { id, prompt: Prompt::Text(problem.question), env: None, columns }
     }
+}
+
+/// What `reward_spec.method` says of a row that a family's verifier grades.
+pub(crate) const METHOD: &str = "reasoning";
+
+/// The verifier of a row and what was asked of it; otherwise the column that is wrong, and why. Facts that nothing can be
+/// graded by are found here, before anything is played.
+pub(crate) fn verifier(row: &EnvRow) -> Result<(Family, Value), (&'static str, String)> {
+    let name = row.reward_spec.get("family").and_then(Value::as_str).unwrap_or_default();
+    let family = Family::from_name(name).ok_or_else(|| {
+        let hint = hint(name, Family::ALL.iter().map(|family| family.name()));
+        ("reward_spec.family", format!("must name a family, got `{name}` in row `{}`; {hint}", row.id))
+    })?;
+    let facts = row.reward_spec.get("facts").cloned().unwrap_or_default();
+    family.score(&facts, "").map_err(|error| ("reward_spec.facts", format!("of row `{}`: {error}", row.id)))?;
+    Ok((family, facts))
 }
 
 /// The parameters of `reasoning/*`.
@@ -193,24 +209,12 @@ impl EnvKind for Reasoning {
     fn make(&self, params: &Arc<Params>, row: &EnvRow) -> Result<Box<dyn Env>, EnvError> {
         let id = self.id();
         let invalid = |key: &str, reason: String| EnvError::Invalid { env: id.to_owned(), key: key.to_owned(), reason };
-        let name = row.reward_spec.get("family").and_then(Value::as_str).unwrap_or_default();
-        let family = match Family::from_name(name) {
-            Some(family) if self.family.is_none_or(|own| own == family) => family,
-            Some(_) => {
-                let reason = format!("is `{name}` in row `{}`, which `reasoning/{name}` and `{MIXED}` play", row.id);
-                return Err(invalid("reward_spec.family", reason));
-            }
-            None => {
-                let hint = hint(name, Family::ALL.iter().map(|family| family.name()));
-                let reason = format!("must name a family, got `{name}` in row `{}`; {hint}", row.id);
-                return Err(invalid("reward_spec.family", reason));
-            }
-        };
-        let facts = row.reward_spec.get("facts").cloned().unwrap_or_default();
-        // Facts that nothing can be graded by are found before anything is played.
-        family
-            .score(&facts, "")
-            .map_err(|error| invalid("reward_spec.facts", format!("of row `{}`: {error}", row.id)))?;
+        let (family, facts) = verifier(row).map_err(|(key, reason)| invalid(key, reason))?;
+        if self.family.is_some_and(|own| own != family) {
+            let name = family.name();
+            let reason = format!("is `{name}` in row `{}`, which `reasoning/{name}` and `{MIXED}` play", row.id);
+            return Err(invalid("reward_spec.family", reason));
+        }
         Ok(Box::new(Episode { id, family, facts, partial: params.partial, played: None }))
     }
 }

@@ -103,6 +103,24 @@ async fn functions_are_compared_by_value() {
 }
 
 #[tokio::test]
+async fn integers_of_any_size_are_compared_exactly_wherever_they_stand() {
+    if !can_run() {
+        return;
+    }
+    let huge = "9".repeat(6000);
+    let expected = format!("[[{huge}, -{huge}, 7], {{\"a\": {huge}}}, \"{huge}\", 1.5, \"integer 0\"]");
+    let row = function("f", &[(&huge, &expected)]);
+    let returns = |more: &str| {
+        format!("def f(n):\n    x = n{more}\n    return [(x, -x, 7), {{'a': x}}, '9' * 6000, 1.5, 'integer 0']")
+    };
+    assert_eq!(lcb(&row, &returns("")).await, (1.0, json!([true])));
+    assert_eq!(lcb(&row, &returns(" + 1")).await, (0.0, json!([-2])));
+    assert_eq!(lcb(&row, &returns(" * -1")).await, (0.0, json!([-2])));
+    let alone = function("f", &[(&huge, &format!("-{huge}"))]);
+    assert_eq!(lcb(&alone, "def f(n):\n    return -n").await.0, 1.0);
+}
+
+#[tokio::test]
 async fn a_part_of_the_tests_counts_where_it_is_asked_for() {
     if !can_run() {
         return;
@@ -305,6 +323,17 @@ async fn the_wasm_runtime_grades_too() {
         ("def add(a, b):\n    return 5", 0.0),
         ("def add(a, b):\n    raise SystemExit(0)", 0.0),
         ("print('passed')\ndef add(a, b):\n    return 0", 0.0),
+        // The instance is the grader's own: what a REPL keeps from models is there.
+        ("def add(a, b):\n    return eval('a + b')", 1.0),
+        (
+            "exec(compile('def sum_of(a, b): return a + b', 'x', 'exec'), globals())\ndef add(a, b):\n    return sum_of(a, b)",
+            1.0,
+        ),
+        ("def add(a, b):\n    return eval('a - b')", 0.0),
+        // Names of the tests are looked up in builtins that the candidate never had.
+        ("import builtins\nbuiltins.exec = builtins.compile = lambda *a: None\ndef add(a, b):\n    return 0", 0.0),
+        ("__builtins__['exec'] = lambda *a: None\ndef add(a, b):\n    return 0", 0.0),
+        ("def add(a, b):\n    return 0\nadd.__globals__['check'] = lambda f: None", 0.0),
     ] {
         let step = play("code", &params, &row, &block(code)).await;
         assert_eq!(step.reward, reward, "{code}: {:?}", step.metadata);
@@ -342,21 +371,21 @@ fn lines(text: &str) -> Vec<serde_json::Map<String, Value>> {
 }
 
 /// Plays rows with their reference solutions; the ids of those that fail, and why.
-async fn failures(rows: Vec<(EnvRow, String)>) -> Vec<String> {
-    let plays = rows.into_iter().map(|(row, response)| async move {
-        let step = play("code", &json!({"seconds": 60.0}), &row, &response).await;
-        (step.reward < 1.0).then(|| format!("{}: {:?}", row.id, step.metadata.get("reason")))
+async fn failures(rows: Vec<(EnvRow, String)>, runtime: &str) -> Vec<String> {
+    let params = json!({"seconds": 60.0, "runtime": runtime});
+    let plays = rows.into_iter().map(|(row, response)| {
+        let params = params.clone();
+        async move {
+            let step = play("code", &params, &row, &response).await;
+            (step.reward < 1.0).then(|| format!("{}: {:?}", row.id, step.metadata.get("reason")))
+        }
     });
     stream::iter(plays).buffer_unordered(16).filter_map(|failure| async { failure }).collect().await
 }
 
-#[tokio::test]
-async fn every_reference_solution_of_human_eval_passes() {
-    let Some(path) = data("HumanEval.jsonl.gz") else { return };
-    if !can_run() {
-        return;
-    }
-    let unpacked = Command::new("gzip").arg("-dc").arg(path).output().unwrap();
+/// HumanEval's problems with their reference solutions.
+fn human_evals() -> Option<Vec<(EnvRow, String)>> {
+    let unpacked = Command::new("gzip").arg("-dc").arg(data("HumanEval.jsonl.gz")?).output().unwrap();
     let rows = lines(&String::from_utf8(unpacked.stdout).unwrap());
     assert_eq!(rows.len(), 164);
     let rows = rows.into_iter().map(|mut columns| {
@@ -366,18 +395,33 @@ async fn every_reference_solution_of_human_eval_passes() {
         (row.id, row.columns) = (id, columns);
         (row, block(&solution))
     });
-    assert_eq!(failures(rows.collect()).await, Vec::<String>::new());
+    Some(rows.collect())
 }
 
 #[tokio::test]
-async fn every_fifth_reference_program_of_mbpp_passes() {
+async fn every_reference_solution_of_human_eval_passes() {
+    let Some(rows) = human_evals() else { return };
+    if can_run() {
+        assert_eq!(failures(rows, "process").await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_reference_solution_of_human_eval_passes_in_web_assembly() {
+    let Some(rows) = human_evals() else { return };
+    assert_eq!(failures(rows, "wasm").await, Vec::<String>::new());
+}
+
+// All of them take more than a minute of a machine with two cores.
+#[tokio::test]
+async fn every_third_reference_program_of_mbpp_passes() {
     let Some(path) = data("mbpp.jsonl") else { return };
     if !can_run() {
         return;
     }
     let rows = lines(&std::fs::read_to_string(path).unwrap());
     assert_eq!(rows.len(), 974);
-    let rows = rows.into_iter().step_by(5).map(|mut columns| {
+    let rows = rows.into_iter().step_by(3).map(|mut columns| {
         let text = columns.remove("text").unwrap();
         let code = columns.remove("code").unwrap();
         let mut row = EnvRow::ask(text.as_str().unwrap());
@@ -385,7 +429,7 @@ async fn every_fifth_reference_program_of_mbpp_passes() {
         row.columns = columns;
         (row, block(&code.as_str().unwrap().replace("\r\n", "\n")))
     });
-    assert_eq!(failures(rows.collect()).await, Vec::<String>::new());
+    assert_eq!(failures(rows.collect(), "process").await, Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use espalier_envs::grade::{GradeOptions, grade};
+use espalier_envs::grade::{GradeOptions, grade, said};
 use espalier_envs::{
     ChildAnswer, ChildRequest, Env, EnvError, EnvRow, JudgeRequest, NoServices, Prepared, Registry, Services,
     SubCallError, SubQuery,
@@ -455,6 +455,6 @@ async fn recorded_responses_are_graded_by_it() {
         deadline: std::time::Duration::from_mins(1),
         cancel: CancellationToken::new(),
     };
-    let graded = grade(&prepared, &row(), &["it is 5".to_owned()], &options).await.unwrap();
+    let graded = grade(&prepared, &row(), &[said("it is 5")], &options).await.unwrap();
     assert_eq!((graded.reward, graded.ended, graded.turns), (1.0, true, 1));
 }

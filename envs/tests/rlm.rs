@@ -6,10 +6,13 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use espalier_datasets::Builtins as _;
+use espalier_envs::builtin::Builtin;
 use espalier_envs::{
     Action, ChildAnswer, ChildRequest, Env, EnvError, EnvRow, History, Services, Step, SubCallError, SubQuery, make,
 };
 use espalier_inference::{Message, Role, StopReason};
+use espalier_procedural::reasoning::Family;
 use espalier_sandbox::{FinalAnswer, Value as Python};
 use serde_json::{Value, json};
 use support::{alone, context, says};
@@ -430,4 +433,40 @@ assert llm_query_batched(['a', 'bad']) == ['Error: LM query failed - the model i
 assert len(rlm_query_batched(['text', 'text'], context_list=['p'])) == 1";
         holds(compat(), true, code).await;
     }
+}
+
+/// The first row of a family's data set.
+fn reasoning(name: &str) -> EnvRow {
+    let params = json!({"rows": 1, "seed": 3, "level": 2}).as_object().cloned().unwrap();
+    let mut rows = Builtin.open(name, &params).unwrap();
+    EnvRow::from_row(rows.next().unwrap().unwrap()).unwrap()
+}
+
+async fn answered(params: Value, row: &EnvRow, answer: &str) -> f64 {
+    let (mut env, _) = start(params, row, None).await;
+    let step = run(env.as_mut(), &format!("answer = {}\nFINAL_VAR('answer')", json!(answer))).await;
+    assert!(step.terminated, "{step:?}");
+    step.reward
+}
+
+#[tokio::test]
+async fn rows_of_reasoning_are_graded_by_their_verifier() {
+    for family in Family::ALL {
+        let row = reasoning(espalier_envs::reasoning::id(family));
+        let stored = match &row.reward_spec["ground_truth"] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        assert_eq!(answered(json!({}), &row, &stored).await, 1.0, "{}: {stored}", family.name());
+        assert_eq!(answered(json!({}), &row, "no idea").await, 0.0, "{}", family.name());
+    }
+    // Another right answer than the stored one.
+    let row = reasoning("reasoning/countdown");
+    let other = format!("(({}))", row.reward_spec["ground_truth"].as_str().unwrap());
+    assert_eq!(answered(json!({}), &row, &other).await, 1.0, "{other}");
+    assert_eq!(answered(json!({"reward": "exact"}), &row, &other).await, 0.0, "unless a parameter says how to grade");
+    let mut broken = row.clone();
+    broken.reward_spec.insert("facts".to_owned(), json!({}));
+    let error = make("rlm", &serde_json::Map::new(), &broken).err().unwrap().to_string();
+    assert!(error.contains("`reward_spec.facts` of row"), "{error}");
 }

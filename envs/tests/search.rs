@@ -250,7 +250,9 @@ fn what_cannot_be_is_refused_before_anything_is_played() {
         (json!({"top_k": 3}), "top_k", "did you mean `topk`?"),
         (json!({"max_turns": 0}), "max_turns", "at least 1"),
     ] {
-        let Err(EnvError::Invalid { key: got, reason, .. }) = registry.prepare("search", &params(given.clone())) else {
+        let Err(EnvError::Invalid { key: got, reason, .. } | EnvError::Unusable { key: got, reason, .. }) =
+            registry.prepare("search", &params(given.clone()))
+        else {
             panic!("{given}")
         };
         assert_eq!(got, key, "{given}");

@@ -150,7 +150,9 @@ fn what_cannot_be_is_refused_before_anything_is_played() {
         (json!({"search_url": "nowhere"}), "search_url"),
         (json!({"output_chars": 0}), "output_chars"),
     ] {
-        let Err(EnvError::Invalid { key: got, .. }) = registry.prepare("searchcode", &params(given.clone())) else {
+        let Err(EnvError::Invalid { key: got, .. } | EnvError::Unusable { key: got, .. }) =
+            registry.prepare("searchcode", &params(given.clone()))
+        else {
             panic!("{given}")
         };
         assert_eq!(got, key, "{given}");

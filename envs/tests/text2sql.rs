@@ -182,6 +182,28 @@ async fn results_are_compared_with_multiplicity_and_by_value() {
 }
 
 #[tokio::test]
+async fn a_fence_is_no_part_of_a_query_unless_the_original_is_asked_for() {
+    let root = tempfile::tempdir().unwrap();
+    databases::shop(root.path());
+    let folder = root.path().join("spider/database/shop");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(root.path().join("shop.sqlite"), folder.join("shop.sqlite")).unwrap();
+    let mut row = row("shop", "SELECT '</think>'");
+    row.columns.insert("data".to_owned(), json!("spider"));
+    let fenced = "```sql\nSELECT '</think>'\n```";
+    let kind = prepared(root.path(), &json!({}));
+    assert_eq!(score(&kind, &row, fenced).await.0, 1.0);
+    let mut env = start(&kind, &row, 3).await;
+    let step = env.step(look("```sql\nSELECT count(*) FROM item\n```")).await.unwrap();
+    assert!(seen(&step).contains("\n4\n"), "{step:?}");
+    // What is thought solves nothing.
+    let step = env.step(says("<think>perhaps <solution>SELECT 1</solution></think>")).await.unwrap();
+    assert!(seen(&step).contains("There was no query"), "{step:?}");
+    let original = prepared(root.path(), &json!({"compat": "skyrl"}));
+    assert!(score(&original, &row, fenced).await.0 < 1.0);
+}
+
+#[tokio::test]
 async fn a_gold_query_that_fails_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     databases::shop(root.path());

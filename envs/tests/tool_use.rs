@@ -165,6 +165,20 @@ fn calls_are_read_however_they_are_written() {
     let after = read("<tool_call>{\"name\": oops}</tool_call><tool_call>{\"name\": \"b\"}</tool_call>");
     assert!(after[0].is_err() && after[1].is_ok(), "{after:?}");
     assert_eq!(read(&call("f", &json!({})).repeat(100)).len(), 33);
+    // What ends a thought is text within a call.
+    let html = json!({"content": "a</think>b <think>c"});
+    for before in [
+        "",
+        "<think>so</think>",
+        "so</think>",
+        "<think><tool_call>{}</tool_call></think>",
+        "perhaps <tool_call> or </think>",
+    ] {
+        assert_eq!(read(&format!("{before}{}", call("f", &html))), one(html.clone()), "{before}");
+    }
+    for thought in [format!("<think>{}</think>", call("f", &html)), format!("{}</think>hm", call("f", &json!({})))] {
+        assert!(read(&thought).is_empty(), "{thought}");
+    }
 }
 
 proptest! {

@@ -340,13 +340,14 @@ impl Trajectory {
         if let Some(turn) = rewards.iter().position(|reward| !reward.is_finite()) {
             return Err(RewardError::NotFinite { turn, value: rewards[turn] });
         }
-        if !rewards.iter().sum::<f32>().is_finite() {
+        let sum = summed(rewards.iter().copied());
+        if !sum.is_finite() {
             return Err(RewardError::Sum);
         }
         self.clear_rewards();
+        self.reward = sum;
         for (turn, &reward) in self.turns.iter_mut().zip(rewards) {
             turn.reward = reward;
-            self.reward += reward;
             let row = turn.row.and_then(|row| self.rows.get_mut(row as usize));
             if let (Some(row), true) = (row, turn.end > turn.start) {
                 row.add_reward(turn.end as usize - 1, reward);
@@ -354,6 +355,12 @@ impl Trajectory {
         }
         Ok(())
     }
+}
+
+/// The sum of turns' rewards, rounded once: 0.1 three times and 0.7 are 1, whatever the order.
+pub(crate) fn summed(rewards: impl Iterator<Item = f32>) -> f32 {
+    // An empty sum is -0.
+    (rewards.map(f64::from).sum::<f64>() + 0.0) as f32
 }
 
 /// Why new rewards do not fit a trajectory.

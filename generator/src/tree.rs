@@ -34,7 +34,7 @@ use crate::player::Player;
 use crate::seed;
 use crate::services::NodeServices;
 use crate::source::EnvSource;
-use crate::trajectory::{CallRecord, RolloutStop, Timings, TokenUsage, Trajectory, TrajectoryId, Tree};
+use crate::trajectory::{CallRecord, RolloutStop, Timings, TokenUsage, Trajectory, TrajectoryId, Tree, summed};
 
 /// How long the nodes of an ended tree may take to notice that they are cancelled.
 const ENDING: Duration = Duration::from_secs(10);
@@ -461,8 +461,7 @@ impl RolloutTree {
         usage.sampled_tokens += node.call_sampled_tokens.load(Ordering::Acquire);
         let place = &node.place;
         let fidelity = if played.messages.is_empty() { place.fidelity } else { played.fidelity };
-        // An empty sum is -0.
-        let reward = played.turns.iter().map(|turn| turn.reward).sum::<f32>() + 0.0;
+        let reward = summed(played.turns.iter().map(|turn| turn.reward));
         Trajectory {
             rollout_id: place.rollout_id.clone(),
             parent_id: place.parent_id.clone(),

@@ -16,6 +16,7 @@
 //! | `journal` | the way back: checkpoint and replay |
 //! | `operation`, `job` | one operation on a REPL, as seen by who awaits it and as it runs on the pool |
 //! | `pool`, `ticker`, `meter` | threads for guests, the tick, execution time |
+//! | `names` | names that the host may give to tools, variables and exceptions |
 //! | `output`, `snapshot` | captured output; a state as bytes |
 //!
 //! Invariants: the guest has no powers but [`HostCalls`]; limits are the host's and finite; a block that had to be
@@ -36,6 +37,7 @@ pub mod limits;
 mod memory;
 mod meter;
 mod module_cache;
+mod names;
 mod operation;
 pub mod options;
 mod output;

@@ -11,6 +11,9 @@ pub struct Limits {
     /// Execution time of a block. Waiting for host calls does not count.
     #[serde(with = "seconds")]
     pub block: Duration,
+    /// Execution time of setting a REPL up, the source of its Python tools included; a context adds to it by its size.
+    #[serde(with = "seconds")]
+    pub set_up: Duration,
     /// After `block` is over, how long the block may take to unwind before it is killed.
     #[serde(with = "seconds")]
     pub grace: Duration,
@@ -37,6 +40,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             block: Duration::from_secs(30),
+            set_up: Duration::from_secs(10),
             grace: Duration::from_millis(20),
             waiting: Duration::from_mins(10),
             memory_bytes: 256 << 20,
@@ -56,6 +60,7 @@ impl Limits {
     pub fn stricter(&self, other: &Self) -> Self {
         Self {
             block: self.block.min(other.block),
+            set_up: self.set_up.min(other.set_up),
             grace: self.grace.min(other.grace),
             waiting: self.waiting.min(other.waiting),
             memory_bytes: self.memory_bytes.min(other.memory_bytes),

@@ -18,7 +18,7 @@ use crate::job::{Ended, Finished, Job, Task, lock};
 use crate::journal::WayBack;
 use crate::meter::Meter;
 use crate::run::{Answer, Event};
-use crate::{CallContext, HostCalls, Limits, Sandbox, SandboxError};
+use crate::{CallContext, HostCalls, Limits, Sandbox, SandboxError, names};
 
 /// One operation.
 pub(crate) struct Operation<'a> {
@@ -122,7 +122,8 @@ impl Operation<'_> {
         match served {
             Ok(Ok(value)) => Answer { reply: HostReply::Return(value), waited, over: false },
             Ok(Err(error)) => {
-                let reply = HostReply::Raise { type_name: error.type_name, message: error.message };
+                let (type_name, message) = names::raised(error);
+                let reply = HostReply::Raise { type_name, message };
                 Answer { reply, waited, over: false }
             }
             Err(_) => {

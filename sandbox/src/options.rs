@@ -39,6 +39,15 @@ pub enum Tool {
     },
 }
 
+impl Tool {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Host { name, .. } | Self::Python { name, .. } => name,
+        }
+    }
+}
+
 /// A context, encoded once and shared by every REPL that binds it.
 #[derive(Clone, Debug)]
 pub struct Context {

@@ -17,12 +17,10 @@ use crate::journal::{HostState, WayBack};
 use crate::operation::Operation;
 use crate::run::Interrupt;
 use crate::snapshot::{self, Saved};
-use crate::{Context, Execution, Limits, Outcome, ReplOptions, Sandbox, SandboxError};
+use crate::{Context, Execution, Limits, Outcome, ReplOptions, Sandbox, SandboxError, names};
 
 /// Largest size of all contexts of a REPL together, bytes.
 const MAX_CONTEXT_BYTES: u64 = 1 << 30;
-/// Execution time that setting up may take beyond a block's.
-const SET_UP: Duration = Duration::from_secs(10);
 /// Bytes of a context that the guest is given a second more for.
 const CONTEXT_BYTES_PER_SECOND: u64 = 4 << 20;
 
@@ -210,8 +208,9 @@ impl Repl {
         bound
     }
 
-    /// Binds a variable.
+    /// Binds a variable. Names of the scaffold and of Python's builtins are refused.
     pub async fn bind(&mut self, name: &str, value: Value) -> Result<(), SandboxError> {
+        names::check(name)?;
         let request = Request::Bind { name: name.to_owned(), value }.to_bytes();
         let limit = self.options.limits.memory_bytes / 4;
         if request.len() as u64 > limit {
@@ -340,6 +339,7 @@ impl Repl {
     }
 
     async fn set_up(&mut self, contexts: Vec<Context>) -> Result<(), SandboxError> {
+        names::check_tools(&self.options.tools)?;
         let inner = &self.sandbox.inner;
         let config = self.options.config(inner.core.heap);
         self.soft_memory = config.soft_memory_bytes;
@@ -362,10 +362,10 @@ impl Repl {
         Ok(())
     }
 
-    /// The REPL's limits, with time for what its author set up and not its model.
+    /// The REPL's limits, with the time for what its author sets up in the place of a block's.
     fn set_up_limits(&self, more: Duration) -> Limits {
         let limits = &self.options.limits;
-        Limits { block: limits.block.saturating_add(SET_UP).saturating_add(more), ..limits.clone() }
+        Limits { block: limits.set_up.saturating_add(more), ..limits.clone() }
     }
 
     fn context_bytes(&self) -> u64 {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use espalier_datasets::error::kind;
 use espalier_datasets::{Prompt, Row};
-use espalier_envs::grade::{GradeOptions, Graded, grade};
-use espalier_envs::{EnvRow, NoServices, Prepared, Registry};
+use espalier_envs::grade::{GradeOptions, Graded, grade, said, stop_reason};
+use espalier_envs::{Action, EnvRow, NoServices, Prepared, Registry};
 use futures::StreamExt as _;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -115,7 +115,7 @@ impl Grader {
     }
 
     async fn line(&self, line: u64, text: &[u8]) -> Answer {
-        let mut record = match serde_json::from_slice::<Map<String, Value>>(text) {
+        let mut record = match espalier_json::object(text) {
             Ok(record) => record,
             Err(error) => {
                 let reason = format!("expected one JSON object: {error}");
@@ -128,7 +128,7 @@ impl Grader {
     }
 
     async fn record(&self, line: u64, record: &mut Map<String, Value>) -> Result<Graded, Refusal> {
-        let actions = actions(record.remove("response")).map_err(Refusal::Line)?;
+        let actions = actions(record.remove("response"), record.remove("stop")).map_err(Refusal::Line)?;
         let mut turns = self.params.get("max_turns").cloned();
         let prepared = match record.remove("params") {
             None | Some(Value::Null) => self.prepared.clone(),
@@ -161,8 +161,36 @@ impl Grader {
     }
 }
 
-/// The actions of a line: one text, or a list of texts for an environment of several turns.
-fn actions(response: Option<Value>) -> Result<Vec<String>, String> {
+/// The actions of a line: one text, or a list of texts for an environment of several turns; and how they ended.
+fn actions(response: Option<Value>, stop: Option<Value>) -> Result<Vec<Action>, String> {
+    let mut actions: Vec<Action> = texts(response)?.into_iter().map(said).collect();
+    let ended = |action: &mut Action, stop: &Value, key: &str| {
+        let Value::String(name) = stop else { return Err(format!("`{key}` must be a text, got {}", kind(stop))) };
+        action.stop = stop_reason(name).map_err(|reason| format!("`{key}` {reason}"))?;
+        Ok(())
+    };
+    match stop {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(stops)) => {
+            if stops.len() != actions.len() {
+                let (stops, turns) = (stops.len(), actions.len());
+                return Err(format!("`stop` must say how each turn ended: {turns} expected, got {stops}"));
+            }
+            for (index, (action, stop)) in actions.iter_mut().zip(&stops).enumerate() {
+                ended(action, stop, &format!("stop[{index}]"))?;
+            }
+        }
+        // One reason is that of the last turn: those before it were answered.
+        Some(stop) => {
+            if let Some(last) = actions.last_mut() {
+                ended(last, &stop, "stop")?;
+            }
+        }
+    }
+    Ok(actions)
+}
+
+fn texts(response: Option<Value>) -> Result<Vec<String>, String> {
     match response {
         None => Err("`response` is missing: the text to grade, or a list of texts, one per turn".to_owned()),
         Some(Value::String(text)) => Ok(vec![text]),

@@ -1,5 +1,6 @@
 //! `espalier rollout`: one task, once, with the tree shown.
 
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 use espalier_envs::{EnvError, EnvRow, Prepared, Registry};
@@ -8,6 +9,7 @@ use espalier_generator::source::RowSource;
 use espalier_generator::suite::{BuiltEngine, EngineSpec};
 use espalier_generator::tree_view::{self, ViewOptions};
 use espalier_generator::{Players, RolloutStop, Trajectory, TrajectoryId, TreeOptions, TreeTask, play_tree};
+use espalier_inference::SamplingParams;
 use serde_json::{Map, json};
 use tokio_util::sync::CancellationToken;
 
@@ -26,8 +28,19 @@ pub(crate) async fn run(arguments: RolloutArguments) -> Result<(), Failure> {
         row = row.with_context(text);
     }
     let prepared = environment(&arguments, &row)?;
-    let spec = engine_spec(&arguments)?;
-    let built = engine(&arguments, &spec).await.map_err(Failure::of_model)?;
+    let spec = engine_spec(&arguments.model, &arguments)?;
+    let built = engine(&arguments.model, &spec).await.map_err(Failure::of_model)?;
+    let mut players = Players::policy(built.player(&spec));
+    if let Some(model) = &arguments.judge {
+        // A judge is asked with a temperature of 0 and what the environment allows it to write, as in a suite.
+        let judge = if *model == arguments.model {
+            built.player(&spec)
+        } else {
+            let spec = EngineSpec { sampling: SamplingParams::default(), ..engine_spec(model, &arguments)? };
+            engine(model, &spec).await.map_err(|failure| failure.within("`--judge`"))?.player(&spec)
+        };
+        players = players.with_judge(judge);
+    }
     let mut options = TreeOptions::default();
     options.root.max_turns = arguments.max_turns;
     let task = TreeTask {
@@ -40,7 +53,7 @@ pub(crate) async fn run(arguments: RolloutArguments) -> Result<(), Failure> {
     let writer = writer.transpose()?;
     let cancel = CancellationToken::new();
     let stopper = tokio::spawn(interrupt::stop_and_keep(cancel.clone()));
-    let tree = play_tree(task, Players::policy(built.player(&spec)), options, &cancel).await;
+    let tree = play_tree(task, players, options, &cancel).await;
     stopper.abort();
     if let Some(mut writer) = writer {
         writer.write(&tree).and_then(|()| writer.finish())?;
@@ -108,10 +121,10 @@ fn lacking(arguments: &RolloutArguments, row: &EnvRow, error: EnvError) -> Failu
 }
 
 /// How the model is sampled, and the endpoint where it is one.
-fn engine_spec(arguments: &RolloutArguments) -> Result<EngineSpec, Failure> {
+fn engine_spec(model: &OsStr, arguments: &RolloutArguments) -> Result<EngineSpec, Failure> {
     let sampling = settings::table_of("`--sampling`", &arguments.sampling)?;
     let sampling = espalier_envs::params::read("--sampling", &sampling)?;
-    let endpoint = arguments.model.to_str().and_then(|model| model.split_once('#'));
+    let endpoint = model.to_str().and_then(|model| model.split_once('#'));
     let (kind, options) = match endpoint {
         Some((url, model)) => {
             ("openai", Map::from_iter([("base_url".into(), json!(url)), ("model".into(), json!(model))]))
@@ -123,10 +136,10 @@ fn engine_spec(arguments: &RolloutArguments) -> Result<EngineSpec, Failure> {
 }
 
 #[cfg_attr(not(feature = "torch"), expect(unused_variables, reason = "only the local engine has a folder"))]
-async fn engine(arguments: &RolloutArguments, spec: &EngineSpec) -> Result<BuiltEngine, Failure> {
+async fn engine(model: &OsStr, spec: &EngineSpec) -> Result<BuiltEngine, Failure> {
     #[cfg(feature = "torch")]
     if spec.kind == "local" {
-        let folder = settings::model_folder(&arguments.model);
+        let folder = settings::model_folder(model);
         return engines::load(folder, espalier_engine::EngineOptions::default(), &spec.sampling).await;
     }
     engines::build(spec).await

@@ -43,6 +43,9 @@ pub(crate) async fn run(arguments: SearchServerArguments) -> Result<(), Failure>
     });
     let opened = opened.await.map_err(|error| Failure::Internal(format!("indexing ended early: {error}")))?;
     let bm25 = opened.map_err(|error| of_corpus(&error))?;
+    for sentence in bm25.left_out().sentences() {
+        say!("`{}`: {sentence}", corpus.display());
+    }
     let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| Failure::Usage {
         what: "`--listen`".to_owned(),
         expected: "an address that is free".to_owned(),

@@ -13,7 +13,7 @@ use espalier_engine::{EngineOptions, LocalEngine, Precision};
 use espalier_envs::Registry;
 use espalier_generator::player::ModelTemplate;
 use espalier_inference::{ChatTemplate, Tokenizer};
-use espalier_trackers::{Loggers, RunSpec, Tracker as _, Trackers};
+use espalier_trackers::{ConsoleOptions, Loggers, RunSpec, Tracker as _, Trackers};
 use espalier_trainer::checkpoint::Checkpoint;
 use espalier_trainer::lora::LoraConfig;
 use espalier_trainer::optimizer::AdamW;
@@ -116,6 +116,22 @@ impl Watch for Reporter {
     }
 }
 
+/// What a console shows of a step; the other trackers get everything.
+const SHOWN: [&str; 12] = [
+    "train/loss",
+    "train/grad_norm",
+    "train/lr",
+    "train/tokens_per_second",
+    "reward/",
+    "policy/final_loss",
+    "policy/grad_norm",
+    "policy/policy_entropy",
+    "policy/rollout_train_logprobs_abs_diff_mean",
+    "eval/all/avg_score",
+    "eval/all/pass_at",
+    "timing/step",
+];
+
 /// Where a run's numbers go; the first process alone reports.
 fn reporter(
     first: bool,
@@ -137,6 +153,7 @@ fn reporter(
         run_name: names.1.to_owned(),
         directory: folder.to_owned(),
         config,
+        console: ConsoleOptions { prefixes: SHOWN.map(str::to_owned).to_vec(), ..ConsoleOptions::default() },
         ..RunSpec::default()
     };
     let trackers = Trackers::open(&spec).map_err(|error| Failure::Configuration(error.to_string()))?;

@@ -146,7 +146,8 @@ fn private_tests(value: &Value) -> Result<Vec<Value>, Wrong> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let parse = |text: &str| serde_json::from_str(text).map_err(|error| wrong(format!("is no JSON: {error}")));
+    let parse =
+        |text: &str| espalier_json::value(text.as_bytes()).map_err(|error| wrong(format!("is no JSON: {error}")));
     if text.starts_with('[') {
         return list(COLUMN, parse(text)?);
     }

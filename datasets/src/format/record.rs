@@ -116,7 +116,7 @@ impl<'a> Reading<'a> {
     pub(crate) fn nested(&self, column: &'static str) -> Result<Value, Wrong> {
         let (_, value) = self.first(&[column])?;
         match value {
-            Value::String(text) => serde_json::from_str(text)
+            Value::String(text) => espalier_json::value(text.as_bytes())
                 .map_err(|error| Wrong::new(column, format!("must be JSON of a list or an object: {error}"))),
             other => Ok(other.clone()),
         }

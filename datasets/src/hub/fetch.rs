@@ -254,6 +254,16 @@ impl Hasher {
     }
 }
 
+/// A file of which nothing arrived is nothing to go on with.
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        // Whoever drops this holds the lock still. Where the contents got their name, nothing lies there any more.
+        if self.have == 0 {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
 impl<'a> Arriving<'a> {
     /// Opens what arrived of a file before.
     fn open(path: PathBuf, listed: &'a Listed) -> Result<Self, HubError> {

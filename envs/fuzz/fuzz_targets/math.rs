@@ -1,9 +1,9 @@
 //! Two texts are compared: within the budget, whatever they are; a readable text is itself; equality has no direction.
-//! Run with `cargo fuzz run math` in `envs/`.
+//! Run with `scripts/fuzz.sh envs math`.
 #![no_main]
 
-use espalier_envs::graders::aime;
-use espalier_envs::graders::math::{Limits, Reason, Stop, Truth, last_boxed, last_line};
+use espalier_graders::aime;
+use espalier_graders::math::{Limits, Reason, Stop, Truth, last_boxed, last_line};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|texts: (&str, &str)| {

@@ -390,6 +390,8 @@ fn hostile() -> Vec<String> {
     let fractions: Vec<String> = (0..500).map(|n| format!(r"\frac{{1}}{{x+{n}}}")).collect();
     let factors: Vec<String> = (0..500).map(|n| format!("(x+{n})")).collect();
     let numbers: Vec<String> = (0..1500).map(|n| n.to_string()).collect();
+    let fractional: Vec<String> = (2..120).map(|n| format!("(x+1/{n})")).collect();
+    let squares = format!("{}x+1/3{}", "((".repeat(15), ")^{2}+1/7)".repeat(15));
     let sines: Vec<String> = (0..100).map(|n| format!(r"\sin({n}x)+\cos x")).collect();
     vec![
         "9^{9^{9^{9}}}".to_owned(),
@@ -413,6 +415,10 @@ fn hostile() -> Vec<String> {
         r"((x+1)^{31}+1)^{31}".to_owned(),
         fractions.join("+"),
         factors.concat(),
+        // Fractions of a few words: reducing them is what costs.
+        fractional.concat(),
+        squares,
+        format!(r"\frac{{{}}}{{{}}}", "7".repeat(3900), "3".repeat(3900)),
         numbers.join(", "),
         sines.join(","),
         "1/3".repeat(2000),

@@ -2,10 +2,15 @@
 //!
 //! A JSONL corpus holds one object per line: `contents` (Search-R1's form, where the first line is the title in quotes)
 //! or `text`, and maybe `id` (or `_id`), `title` and anything else, which is kept. A folder is every `.txt`, `.md` and
-//! `.markdown` file in it and below it, in the order of their paths; a file is cut into passages at blank lines.
+//! `.markdown` file in it and below it ([`folder`] finds them), in the order of their paths; a file is cut into passages
+//! at blank lines.
 //!
-//! Reading takes the memory of one document. What was read is hashed on the way, so that an index is never kept under
+//! Reading takes the memory of one document, and that of the ids: nothing where they are numbers that rise by one,
+//! about 16 bytes each otherwise ([`ids`]). What was read is hashed on the way, so that an index is never kept under
 //! the name of a corpus that changed meanwhile.
+
+mod folder;
+mod ids;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -14,14 +19,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
+pub use self::folder::LeftOut;
+use self::ids::Ids;
 use crate::protocol::{kind, plain};
 use crate::retriever::RetrievalError;
 
 /// Longest line of a JSONL corpus and longest text file, bytes.
 pub const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
-
-/// Most files of a folder.
-const MAX_FILES: usize = 1_000_000;
 
 /// Passages of a text file have about this many bytes: paragraphs are put together up to it, longer ones cut.
 const PASSAGE_BYTES: usize = 2000;
@@ -59,6 +63,7 @@ pub struct Corpus {
     files: Vec<PathBuf>,
     folder: bool,
     bytes: u64,
+    left_out: LeftOut,
 }
 
 impl Corpus {
@@ -66,11 +71,12 @@ impl Corpus {
     pub fn open(path: &Path) -> Result<Self, RetrievalError> {
         let metadata = path.metadata().map_err(|error| unreadable(path, &error))?;
         if metadata.is_dir() {
-            let mut files = Vec::new();
-            collect(path, &mut files)?;
-            files.sort();
+            let (files, left_out) = folder::texts(path)?;
             if files.is_empty() {
-                return Err(wrong(path, None, "expected `.txt` or `.md` files in the folder, found none".to_owned()));
+                let others = left_out.sentences().join("; ");
+                let others = if others.is_empty() { String::new() } else { format!(" ({others})") };
+                let reason = format!("expected `.txt` or `.md` files in the folder, found none{others}");
+                return Err(wrong(path, None, reason));
             }
             let mut bytes = 0;
             for file in &files {
@@ -84,12 +90,18 @@ impl Corpus {
                 }
                 bytes += size;
             }
-            return Ok(Self { path: path.to_owned(), files, folder: true, bytes });
+            return Ok(Self { path: path.to_owned(), files, folder: true, bytes, left_out });
         }
         if !metadata.is_file() {
             return Err(wrong(path, None, "expected a folder of texts or a JSONL file, got neither".to_owned()));
         }
-        Ok(Self { path: path.to_owned(), files: vec![path.to_owned()], folder: false, bytes: metadata.len() })
+        Ok(Self {
+            path: path.to_owned(),
+            files: vec![path.to_owned()],
+            folder: false,
+            bytes: metadata.len(),
+            left_out: LeftOut::default(),
+        })
     }
 
     /// What was opened.
@@ -100,6 +112,11 @@ impl Corpus {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What lies in the folder and is no part of the corpus.
+    pub fn left_out(&self) -> &LeftOut {
+        &self.left_out
     }
 
     /// The hash of what the corpus holds now.
@@ -137,17 +154,28 @@ impl Corpus {
     ) -> Result<Digest, RetrievalError> {
         let mut hasher = self.hasher();
         let mut progress = Progress { bytes: 0, of: self.bytes, documents: 0 };
+        let mut ids = Ids::default();
         for path in &self.files {
             if self.folder {
                 self.hash_name(&mut hasher, path);
                 let text = text_of(path, &mut hasher)?;
                 progress.bytes += text.len() as u64;
                 for document in self.passages(path, &text) {
+                    // Names that are not UTF-8 may look the same.
+                    if let Some(id) = id_of(&document)
+                        && !ids.insert(&id)
+                    {
+                        return Err(wrong(
+                            path,
+                            None,
+                            format!("`{id}` names another document already; rename the file"),
+                        ));
+                    }
                     progress.documents += 1;
                     each(document, progress)?;
                 }
             } else {
-                lines(path, &mut hasher, &mut progress, each)?;
+                lines(path, &mut hasher, &mut progress, &mut ids, each)?;
             }
         }
         if progress.documents == 0 {
@@ -193,33 +221,6 @@ impl Corpus {
             })
             .collect()
     }
-}
-
-/// The text files of a folder and of those below it. Links to folders are not followed: they may lead around.
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), RetrievalError> {
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in folder.read_dir().map_err(|error| unreadable(&folder, &error))? {
-            let entry = entry.map_err(|error| unreadable(&folder, &error))?;
-            let path = entry.path();
-            let kind = entry.file_type().map_err(|error| unreadable(&path, &error))?;
-            if kind.is_dir() {
-                folders.push(path);
-            } else if path.is_file()
-                && path.extension().is_some_and(|kind| kind == "txt" || kind == "md" || kind == "markdown")
-            {
-                files.push(path);
-            }
-            if files.len() > MAX_FILES {
-                return Err(wrong(
-                    &folder,
-                    None,
-                    format!("a folder may hold {MAX_FILES} files; make it a JSONL corpus"),
-                ));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// A text file as it is, hashed on the way.
@@ -289,6 +290,7 @@ fn lines(
     path: &Path,
     hasher: &mut Sha256,
     progress: &mut Progress,
+    ids: &mut Ids,
     each: &mut dyn FnMut(Document, Progress) -> Result<(), RetrievalError>,
 ) -> Result<(), RetrievalError> {
     let file = File::open(path).map_err(|error| unreadable(path, &error))?;
@@ -316,17 +318,43 @@ fn lines(
             continue;
         }
         let document = document(text).map_err(|reason| wrong(path, Some(line), reason))?;
+        if let Some(id) = id_of(&document)
+            && !ids.insert(&id)
+            && let Some(first) = line_of(path, &id, line)
+        {
+            let reason = format!("`{id}` is the id of line {first} already; ids must differ, or be left out");
+            return Err(wrong(path, Some(line), reason));
+        }
         progress.documents += 1;
         each(document, *progress)?;
     }
 }
 
+/// A document's id, as it is answered.
+fn id_of(document: &Document) -> Option<String> {
+    document.fields.get("id").and_then(plain)
+}
+
+/// The first line before `end` whose document has this id. Reads the file again: of ids only hashes are kept, and two
+/// may share one. What is wrong with a line was said when it was read first.
+fn line_of(path: &Path, id: &str, end: u64) -> Option<u64> {
+    let reader = BufReader::with_capacity(1 << 20, File::open(path).ok()?);
+    let has = |text: &std::io::Result<Vec<u8>>| {
+        let text = text.as_ref().ok().and_then(|bytes| std::str::from_utf8(bytes).ok());
+        let document = text.and_then(|text| document(text.trim_start_matches('\u{feff}')).ok());
+        document.as_ref().and_then(id_of).is_some_and(|other| other == id)
+    };
+    (1..end).zip(reader.split(b'\n')).find(|(_, text)| has(text)).map(|(line, _)| line)
+}
+
 /// One line of a JSONL corpus.
 fn document(line: &str) -> Result<Document, String> {
     const FORM: &str = r#"expected {"contents": TEXT, "id": TEXT, "title": TEXT}, or "text" in place of "contents""#;
-    let mut fields = match serde_json::from_str(line) {
+    let mut fields = match espalier_json::value(line.as_bytes()) {
         Ok(Value::Object(fields)) => fields,
         Ok(other) => return Err(format!("is {}; {FORM}", kind(&other))),
+        // The only thing that JSON may be and a value may not.
+        Err(error) if error.is_data() => return Err(error.to_string()),
         Err(error) => return Err(format!("is not JSON ({error}); {FORM}")),
     };
     let title = fields.get("title").and_then(plain).filter(|title| !title.trim().is_empty());

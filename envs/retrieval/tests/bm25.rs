@@ -120,6 +120,75 @@ async fn a_folder_is_searched_by_passages() {
     assert_eq!(ids(&bm25, "foxes short", 1).await, ["short.txt"], "a file's name is its title");
 }
 
+#[tokio::test]
+async fn a_folder_is_read_through_links_once_and_what_is_left_out_is_named() {
+    use std::os::unix::fs::symlink;
+
+    let folder = tempfile::tempdir().unwrap();
+    let (root, outside) = (folder.path().join("root"), folder.path().join("outside"));
+    for made in [root.join("deep/er"), root.join(".git"), outside.join("below")] {
+        fs::create_dir_all(made).unwrap();
+    }
+    for (name, text) in [
+        ("root/CAPITALS.TXT", "capitals"),
+        ("root/deep/er/mixed.Md", "mixed"),
+        ("root/.git/note.md", "secret"),
+        ("root/._note.txt", "fork"),
+        ("root/picture.png", "png"),
+        ("outside/below/linked.txt", "linked"),
+        ("outside/.hidden.md", "hidden"),
+    ] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    symlink(&outside, root.join("link")).unwrap();
+    symlink(outside.join("below"), root.join("twice")).unwrap();
+    symlink(&root, root.join("deep/around")).unwrap();
+    symlink("self.txt", root.join("self.txt")).unwrap();
+    symlink(root.join("gone.md"), root.join("dangling.md")).unwrap();
+    symlink(root.join("CAPITALS.TXT"), root.join("again.txt")).unwrap();
+    let bm25 = Bm25::open(&root, &Bm25Options::default()).unwrap();
+    let mut found = ids(&bm25, "capitals mixed linked secret fork png hidden", 20).await;
+    found.sort_unstable();
+    assert_eq!(found, ["CAPITALS.TXT", "again.txt", "deep/er/mixed.Md", "link/below/linked.txt"]);
+    assert_eq!(
+        bm25.left_out().sentences(),
+        [
+            "2 left out as a link that leads nowhere: `dangling.md`, `self.txt`",
+            "2 left out as a link to a folder that is read under another name: `deep/around`, `twice`",
+            "1 left out as neither `.txt` nor `.md`: `picture.png`",
+            "3 left out for the dot in front of the name: `._note.txt`, `.git`, `link/.hidden.md`",
+        ]
+    );
+    let empty = folder.path().join("empty");
+    fs::create_dir_all(empty.join(".git")).unwrap();
+    let error = Bm25::open(&empty, &Bm25Options::default()).unwrap_err().to_string();
+    assert!(error.ends_with("found none (1 left out for the dot in front of the name: `.git`)"), "{error}");
+}
+
+#[test]
+fn ids_that_are_there_twice_are_refused_with_both_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |lines: &[&str]| Bm25::open(&jsonl(folder.path(), lines), &kept(&folder.path().join("cache")));
+    for (twice, id) in [(r#"{"_id": "x-1", "text": "b"}"#, "x-1"), (r#"{"id": 7, "text": "b"}"#, "7")] {
+        let lines = [r#"{"id": "x-1", "text": "a"}"#, "", r#"{"text": "none"}"#, r#"{"id": "7", "text": "c"}"#, twice];
+        let error = open(&lines).unwrap_err().to_string();
+        let first = if id == "7" { 4 } else { 1 };
+        let expected = format!("line 5: `{id}` is the id of line {first} already; ids must differ, or be left out");
+        assert!(error.ends_with(&expected), "{error}");
+    }
+    let without =
+        [r#"{"text": "a"}"#, r#"{"text": "a"}"#, r#"{"id": null, "text": "a"}"#, r#"{"id": null, "text": "a"}"#];
+    assert_eq!(open(&without).unwrap().documents(), 4);
+}
+
+#[test]
+fn a_key_that_stands_twice_on_a_line_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = jsonl(folder.path(), &[TOWNS[0], r#"{"id": "9", "text": "a", "text": "b"}"#]);
+    let error = Bm25::open(&path, &Bm25Options::default()).unwrap_err().to_string();
+    assert!(error.contains("corpus.jsonl`, line 2: the key `text` stands there twice"), "{error}");
+}
+
 #[test]
 fn what_is_wrong_with_a_corpus_names_the_file_and_line() {
     let folder = tempfile::tempdir().unwrap();

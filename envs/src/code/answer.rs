@@ -4,14 +4,11 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use crate::thinking;
+
 #[expect(clippy::expect_used, reason = "a constant pattern, which a test compiles")]
 static ORIGINAL: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(?s)```(?:\w+)?\n(.*?)```").expect("the pattern of the original"));
-
-/// What a response says after it has thought: the text after the last `</think>`, or all of it.
-pub fn after_thinking(text: &str) -> &str {
-    text.rsplit_once("</think>").map_or(text, |(_, after)| after)
-}
 
 /// The last of [`blocks`].
 pub fn last_block(text: &str) -> Option<String> {
@@ -39,7 +36,7 @@ impl Open<'_> {
 pub fn blocks(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut open: Option<Open<'_>> = None;
-    for line in after_thinking(text).lines() {
+    for line in thinking::spoken(text).lines() {
         if let Some(mut block) = open.take() {
             let closed = fence(line).is_some_and(|end| {
                 end.mark == block.fence.mark
@@ -147,6 +144,10 @@ mod tests {
     fn what_is_thought_is_no_answer() {
         assert_eq!(blocks("<think>```\na\n```</think>\n```\nb\n```"), ["b"]);
         assert_eq!(last_block("```\na\n```</think>I do not know."), None);
+        let prints = "```python\nprint('</think>')\n```";
+        for text in [prints.to_owned(), format!("<think>```\na\n```</think>{prints}")] {
+            assert_eq!(blocks(&text), ["print('</think>')"], "{text}");
+        }
     }
 
     #[test]

@@ -278,13 +278,78 @@ impl Episode {
     }
 }
 
-/// What a function returned. An integer may have more digits than a literal may.
+/// Digits from which an integer is kept out of the literal: a literal may have fewer than a value.
+const MANY_DIGITS: usize = 1000;
+
+/// What a function returned. An integer of more digits than a literal may have stands in it as a text that occurs
+/// nowhere else, and takes its place again in the value.
 fn returned(text: &str) -> Option<Data> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    if digits.len() > 1000 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Some(Data::BigInt(text.to_owned()));
+    let mut mark = "integer ".to_owned();
+    while text.contains(&mark) {
+        mark.push('~');
     }
-    literal::parse(text).ok()
+    let mut integers = Vec::new();
+    let mut short = String::new();
+    let mut rest = text;
+    while let Some((before, integer, after)) = long_integer(rest) {
+        short.push_str(before);
+        short.push_str(&format!("'{mark}{}'", integers.len()));
+        integers.push(integer);
+        rest = after;
+    }
+    let value = literal::parse(&(short + rest)).ok()?;
+    Some(if integers.is_empty() { value } else { with_integers(value, &mark, &integers) })
+}
+
+/// The first integer of many digits outside the literal's texts, with what stands before and behind it.
+fn long_integer(text: &str) -> Option<(&str, &str, &str)> {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            quote @ (b'\'' | b'"') => {
+                at += 1;
+                while at < bytes.len() && bytes[at] != quote {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            b'0'..=b'9' => {
+                let start = at;
+                // Floats and hexadecimal digits belong to one number.
+                while at < bytes.len() && matches!(bytes[at], b'0'..=b'9' | b'a'..=b'z' | b'.') {
+                    at += 1;
+                }
+                let number = &bytes[start..at];
+                if number.len() > MANY_DIGITS && number.iter().all(u8::is_ascii_digit) {
+                    let start = start - usize::from(start > 0 && bytes[start - 1] == b'-');
+                    return Some((&text[..start], &text[start..at], &text[at..]));
+                }
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// A value with the integers in the places of the texts that stand for them.
+fn with_integers(value: Data, mark: &str, integers: &[&str]) -> Data {
+    let again = |value| with_integers(value, mark, integers);
+    let all = |items: Vec<Data>| items.into_iter().map(again).collect();
+    match value {
+        Data::Str(text) => {
+            let number = text.strip_prefix(mark).and_then(|number| number.parse::<usize>().ok());
+            match number.and_then(|number| integers.get(number)) {
+                Some(integer) => Data::BigInt((*integer).to_owned()),
+                None => Data::Str(text),
+            }
+        }
+        Data::List(items) => Data::List(all(items)),
+        Data::Tuple(items) => Data::Tuple(all(items)),
+        Data::Set(items) => Data::Set(all(items)),
+        Data::Dict(entries) => Data::Dict(entries.into_iter().map(|(key, value)| (again(key), again(value))).collect()),
+        other => other,
+    }
 }
 
 /// Gives a test to the stage and takes its answer.

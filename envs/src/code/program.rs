@@ -24,6 +24,7 @@ use super::{answer, grader, wasm};
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
 use crate::row::EnvRow;
+use crate::thinking;
 
 const ID: &str = "code";
 const EXAMINE: &str = include_str!("examine.py");
@@ -222,7 +223,7 @@ impl Problem {
             return block;
         };
         // A model that only continues texts writes no block.
-        let body = block.unwrap_or_else(|| answer::after_thinking(response).trim_end().to_owned());
+        let body = block.unwrap_or_else(|| thinking::spoken(response).trim_end().to_owned());
         if body.trim().is_empty() {
             return None;
         }

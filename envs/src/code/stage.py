@@ -10,6 +10,7 @@ LIMIT = 8 << 20
 
 # Taken before any of the candidate's code runs, as all that is used after it.
 unbound = getattr(sys, "set_int_max_str_digits", lambda digits: None)
+digits = getattr(sys, "get_int_max_str_digits", lambda: 0)()
 join_threads, run_exits = threading._shutdown, atexit._run_exitfuncs
 
 # From where on an integer is written as hexadecimal digits.
@@ -97,6 +98,16 @@ def finish(streams):
             pass
 
 
+def loaded(text, whole):
+    """The arguments, whose integers may have more digits than the candidate's own."""
+    if whole:
+        unbound(0)
+    try:
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
+    finally:
+        unbound(digits)
+
+
 def perform(job, text, streams):
     """One test, in its own process: what it has to say is returned."""
     global widest
@@ -113,7 +124,7 @@ def perform(job, text, streams):
             exec(code, space)
             name = job["name"]
             target = getattr(space["Solution"](), name) if "Solution" in space else space[name]
-            arguments = [json.loads(line) for line in text.split("\n") if line.strip()]
+            arguments = loaded(text, job["whole"])
             value = target(*arguments)
             if job["whole"]:
                 unbound(0)

@@ -58,7 +58,7 @@ pub struct Judged {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum JudgeError {
     /// No model judges.
-    #[error("no judge: name an engine of the suite with `judge`")]
+    #[error("no judge: name an engine of the suite with `judge`, or a model with `--judge`")]
     Nobody,
     /// The rollout ended meanwhile.
     #[error("the rollout was cancelled while the judge was asked")]

@@ -33,6 +33,7 @@ use crate::Compat;
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
 use crate::row::{EnvRow, question};
+use crate::thinking;
 
 const ID: &str = "llm_judge";
 
@@ -283,7 +284,7 @@ fn fill<'a>(template: &str, mut value: impl FnMut(&str) -> Option<&'a str>) -> S
 
 /// What the judge sees of a response: what follows its thinking, its middle left out where it is very long.
 fn shown(response: &str) -> String {
-    let answer = response.rsplit_once("</think>").map_or(response, |(_, answer)| answer).trim();
+    let answer = thinking::spoken(response).trim();
     let count = answer.chars().count();
     if count <= SHOWN {
         return answer.to_owned();

@@ -7,6 +7,8 @@ use espalier_inference::JsonSchema;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 
+use crate::thinking;
+
 /// Longest text of a verdict, characters.
 pub const LONGEST_TEXT: usize = 8000;
 
@@ -134,11 +136,9 @@ fn bare(answer: &str) -> Result<&str, String> {
     if answer.len() > LONGEST_ANSWER {
         return Err(format!("it is {} bytes long; at most {LONGEST_ANSWER} are read", answer.len()));
     }
-    let answer = match answer.rsplit_once("</think>") {
-        Some((_, rest)) => rest,
-        None => answer,
-    };
-    let text = answer.trim();
+    // What begins as a verdict was not thought, whatever its texts quote.
+    let begins = answer.trim_start().starts_with(['{', '`']);
+    let text = if begins { answer } else { thinking::spoken(answer) }.trim();
     if text.is_empty() {
         return Err("it is empty".to_owned());
     }

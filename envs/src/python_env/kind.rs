@@ -46,7 +46,7 @@ impl PythonEnv {
             invalid("id", format!("names no file; expected `{PREFIX}PATH`, such as `{PREFIX}my_env.py`"))
         })?;
         let name = path.display().to_string();
-        let text = read(path).map_err(|reason| invalid(&name, reason))?;
+        let text = read(path).map_err(|reason| EnvError::Unusable { env: id.to_owned(), key: name.clone(), reason })?;
         let file = Arc::new(SourceFile { id: id.to_owned(), name, text });
         let none = Map::new();
         let plain = Arc::new(Program::load(&file, &standard_limits(), &none)?);

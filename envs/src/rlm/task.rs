@@ -10,6 +10,7 @@ use super::grading::{self, Leniency, RewardKind};
 use super::prompts::Offer;
 use crate::Compat;
 use crate::env::{EnvContext, EnvError, Metrics};
+use crate::reasoning;
 use crate::row::EnvRow;
 
 /// A function that the author adds to the REPL.
@@ -104,7 +105,11 @@ pub trait RlmTask: Send + Sync {
 
     /// Refuses a row that cannot be graded, before anything is played.
     fn check(&self, row: &EnvRow, params: &Params, env: &str) -> Result<(), EnvError> {
-        if row.graded && reward_kind(row, params) != RewardKind::NonEmpty {
+        if row.graded && has_verifier(row, params) {
+            let invalid =
+                |(key, reason): (&str, String)| EnvError::Invalid { env: env.to_owned(), key: key.to_owned(), reason };
+            reasoning::verifier(row).map_err(invalid)?;
+        } else if row.graded && reward_kind(row, params) != RewardKind::NonEmpty {
             row.truth(env)?;
         }
         Ok(())
@@ -112,6 +117,11 @@ pub trait RlmTask: Send + Sync {
 
     /// The reward of an answer; finite.
     async fn reward(&self, answer: &FinalAnswer, row: &EnvRow, params: &Params) -> Result<f64, String> {
+        if row.graded && has_verifier(row, params) {
+            let (family, facts) = reasoning::verifier(row).map_err(|(key, reason)| format!("`{key}` {reason}"))?;
+            let score = family.score(&facts, &answer.text).map_err(|error| error.to_string())?;
+            return Ok(f64::from(u8::from(score.correct)));
+        }
         let kind = reward_kind(row, params);
         if !row.graded && kind != RewardKind::NonEmpty {
             return Ok(0.0);
@@ -136,6 +146,13 @@ pub trait RlmTask: Send + Sync {
     async fn unanswered(&self, _by: Grading<'_>) -> Metrics {
         Metrics::new()
     }
+}
+
+/// Whether a row of `reasoning/*` is graded by the verifier of its family, which accepts every right answer and not
+/// only the stored one: unless a parameter says how to grade.
+fn has_verifier(row: &EnvRow, params: &Params) -> bool {
+    let method = row.reward_spec.get("method").and_then(serde_json::Value::as_str);
+    method == Some(reasoning::METHOD) && params.reward.is_none() && params.compat != Some(Compat::Skyrl)
 }
 
 /// How a row is graded: by the parameter, else by what `reward_spec.method` names, else exactly. Under compat an

@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use crate::thinking;
+
 /// What a turn asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -52,14 +54,14 @@ pub fn read(text: &str, complete: bool) -> Turn {
 /// A turn without its thoughts: without every `<think>...</think>`, and without what stands before a `</think>` whose
 /// beginning is in the prompt. A thought that does not end is no thought: its author never spoke otherwise.
 pub(crate) fn spoken(text: &str) -> String {
-    let (open, close) = ("<think>", "</think>");
-    let mut rest = match (text.find(close), text.find(open)) {
+    let close = thinking::CLOSE;
+    let mut rest = match (thinking::end(text), thinking::start(text)) {
         (Some(end), Some(start)) if end < start => &text[end + close.len()..],
         (Some(end), None) => &text[end + close.len()..],
         _ => text,
     };
     let mut spoken = String::new();
-    while let Some(start) = rest.find(open) {
+    while let Some(start) = thinking::start(rest) {
         let Some(length) = rest[start..].find(close) else { break };
         spoken.push_str(&rest[..start]);
         rest = &rest[start + length + close.len()..];

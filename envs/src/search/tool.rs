@@ -143,9 +143,11 @@ impl Source<'_> {
             (Some(_), Some(_)) => {
                 Err(invalid("corpus", "and `search_url` exclude each other: a search goes to one of them".to_owned()))
             }
-            (None, Some(path)) => {
-                Corpus::open(path).map(|_| ()).map_err(|error| invalid("corpus", format!("cannot be used: {error}")))
-            }
+            (None, Some(path)) => Corpus::open(path).map(|_| ()).map_err(|error| EnvError::Unusable {
+                env: env.to_owned(),
+                key: "corpus".to_owned(),
+                reason: format!("cannot be used: {error}"),
+            }),
             (_, None) => self.server().map(|_| ()).map_err(|error| match error {
                 RetrievalError::Option { key, reason } => invalid(&key, reason),
                 other => invalid("search_url", format!("cannot be used: {other}")),
@@ -180,10 +182,15 @@ impl Source<'_> {
         let opening = shared.0.get_or_try_init(async || {
             let backend = match self.corpus {
                 Some(path) => {
-                    let path: PathBuf = path.to_owned();
-                    let opened = tokio::task::spawn_blocking(move || Bm25::open(&path, &Bm25Options::default())).await;
+                    let corpus: PathBuf = path.to_owned();
+                    let opened =
+                        tokio::task::spawn_blocking(move || Bm25::open(&corpus, &Bm25Options::default())).await;
                     let opened = opened.map_err(|error| failed(format!("indexing ended early: {error}")))?;
-                    Backend::Bm25(opened.map_err(|error| failed(error.to_string()))?)
+                    let opened = opened.map_err(|error| failed(error.to_string()))?;
+                    for sentence in opened.left_out().sentences() {
+                        tracing::warn!("`{}`: {sentence}", path.display());
+                    }
+                    Backend::Bm25(opened)
                 }
                 None => Backend::Http(self.server().map_err(|error| failed(error.to_string()))?),
             };

@@ -116,6 +116,11 @@ mod tests {
             ("<tool><python>```python\nif 1:\n    print(1)\n```</python></tool>", python("if 1:\n    print(1)")),
             ("<tool><python>\n    a = 1\n\n    print(a)\n</python></tool>", python("a = 1\n\nprint(a)")),
             ("<tool><python>print('</python>')</python></tool>", python("print('</python>')")),
+            ("<tool><python>print('</think>')</python></tool>", python("print('</think>')")),
+            (
+                "<think>x</think><tool><python>a = '<think>' '</think>'</python></tool>",
+                python("a = '<think>' '</think>'"),
+            ),
             ("<tool><search>a</search></tool><solution>#### 4 </solution>", Turn::Solution("#### 4".to_owned())),
         ] {
             assert_eq!(read(text, false), expected, "{text}");

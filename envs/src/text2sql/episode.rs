@@ -225,8 +225,12 @@ impl Env for Episode {
         if original {
             self.history.push_str(&text);
         }
-        let finished = protocol::is_final(&text);
-        let query = protocol::query(&text).map(str::to_owned);
+        let (finished, query) = if original {
+            (protocol::is_final_original(&text), protocol::query_original(&text).map(str::to_owned))
+        } else {
+            let turn = protocol::Turn::read(&text);
+            (turn.is_final(), turn.query.map(|query| protocol::unfenced(query).to_owned()))
+        };
         self.turns.push(text);
         let played = u32::try_from(self.turns.len()).unwrap_or(u32::MAX);
         let mut step = Step::default();

@@ -5,6 +5,7 @@
 //! | this one | parameters, columns, how a row becomes an episode |
 //! | `episode` | the turns: one query each, until a solution or the turn limit |
 //! | `protocol` | the tags in what the model says, and whether it kept to the format |
+//! | `quoting` | what stands in SQL's quotes, where a tag is text |
 //! | `grading` | whether the solution's result is the gold query's |
 //! | `skyrl` | the texts of skyrl-gym's tool, for `compat = "skyrl"` |
 //!
@@ -15,6 +16,7 @@
 mod episode;
 mod grading;
 mod protocol;
+mod quoting;
 mod skyrl;
 
 use std::path::{Path, PathBuf};
@@ -160,7 +162,11 @@ impl EnvKind for Text2Sql {
             return Err(invalid("db_path", "is missing: name the folder under which the databases lie".to_owned()));
         }
         if !params.db_path.is_dir() {
-            return Err(invalid("db_path", format!("must be a folder, `{}` is none", params.db_path.display())));
+            return Err(EnvError::Unusable {
+                env: ID.to_owned(),
+                key: "db_path".to_owned(),
+                reason: format!("must be a folder, `{}` is none", params.db_path.display()),
+            });
         }
         for (key, seconds) in [("query_timeout", params.query_timeout), ("grade_timeout", params.grade_timeout)] {
             if !(seconds > 0.0 && seconds <= 86_400.0) {

@@ -1,11 +1,16 @@
 //! The tags in what the model says: `<think>`, `<sql>`, `<solution>`.
 //!
-//! [`solution`] reads the model's own turns; [`solution_original`] is skyrl-gym's reading of the whole conversation,
-//! observations included.
+//! [`Turn::read`] reads one turn of the model, [`solution`] all of them; [`solution_original`] and the functions beside
+//! it are skyrl-gym's reading of the whole conversation, observations included.
+//!
+//! Invariant: a tag counts where the model speaks. In a thought there are none, and in a query only those that stand
+//! outside SQL's quotes ([`quoting`]).
 
 use std::sync::LazyLock;
 
 use regex::Regex;
+
+use super::quoting;
 
 /// Added to a prompt that does not speak of `<solution>` itself.
 pub(super) const INSTRUCTION: &str = "Answer with one SQLite query. Begin every turn with your reasoning between <think> \
@@ -16,6 +21,9 @@ pub(super) const INSTRUCTION: &str = "Answer with one SQLite query. Begin every 
 const OPEN: &str = "<solution>";
 const CLOSE: &str = "</solution>";
 const THINK: &str = "<think>";
+const THOUGHT_END: &str = "</think>";
+const QUERY: &str = "<sql>";
+const QUERY_END: &str = "</sql>";
 
 fn pattern(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a pattern of ours")
@@ -50,19 +58,105 @@ impl Fault {
     }
 }
 
-/// The first query that a turn asks for.
-pub(super) fn query(text: &str) -> Option<&str> {
+/// A turn of the model, without its thoughts.
+#[derive(Debug, Default)]
+pub(super) struct Turn<'a> {
+    /// The first query.
+    pub(super) query: Option<&'a str>,
+    /// Where each `<solution>` begins, and what it holds where it is closed.
+    solutions: Vec<(usize, Option<&'a str>)>,
+    /// Ends of solutions behind the last one, which close nothing.
+    ends: usize,
+    /// Whether it thinks between tags.
+    thinks: bool,
+}
+
+impl<'a> Turn<'a> {
+    /// Reads a turn from its start. A thought ends at the first `</think>`; one that does not end is none, and one whose
+    /// beginning is in the prompt is all that stands before a `</think>` that nothing opened.
+    pub(super) fn read(text: &'a str) -> Self {
+        let mut turn = Self::default();
+        let mut at = 0;
+        while let Some((start, tag)) = first_of(&text[at..], &[THINK, THOUGHT_END, QUERY, OPEN, CLOSE]) {
+            let start = at + start;
+            at = start + tag.len();
+            let behind = &text[at..];
+            match tag {
+                THINK => {
+                    if let Some(length) = behind.find(THOUGHT_END) {
+                        turn.thinks = true;
+                        at += length + THOUGHT_END.len();
+                    }
+                }
+                THOUGHT_END if !turn.thinks => turn = Self::default(),
+                QUERY => {
+                    if let Some(query) = enclosed(behind, QUERY_END, &[QUERY, OPEN]) {
+                        turn.query.get_or_insert(query);
+                        at += query.len() + QUERY_END.len();
+                    }
+                }
+                OPEN => {
+                    let inside = enclosed(behind, CLOSE, &[OPEN]);
+                    at += inside.map_or(0, |inside| inside.len() + CLOSE.len());
+                    turn.solutions.push((start, inside));
+                    turn.ends = 0;
+                }
+                CLOSE => turn.ends += 1,
+                _ => {}
+            }
+        }
+        turn
+    }
+
+    /// Whether it ends the episode.
+    pub(super) fn is_final(&self) -> bool {
+        self.solutions.iter().any(|(_, inside)| inside.is_some()) || !self.solutions.is_empty() && self.ends > 0
+    }
+}
+
+/// The first of these tags, whatever it stands in.
+fn first_of<'t>(text: &str, tags: &[&'t str]) -> Option<(usize, &'t str)> {
+    tags.iter().filter_map(|tag| Some((text.find(tag)?, *tag))).min_by_key(|(at, _)| *at)
+}
+
+/// What stands before the tag that closes it: the first outside SQL's quotes, or the first where all stand in quotes
+/// (of which one was not meant as such). Nothing where another of `opening` comes first: then this one is not closed.
+fn enclosed<'a>(text: &'a str, close: &str, opening: &[&str]) -> Option<&'a str> {
+    let end = quoting::find(text, &[close]).map(|(at, _)| at).or_else(|| text.find(close))?;
+    let inside = &text[..end];
+    quoting::find(inside, opening).is_none().then_some(inside)
+}
+
+/// A query without the fence that chat models put around code: "```sql", a line for the query, "```".
+pub(super) fn unfenced(query: &str) -> &str {
+    let query = query.trim_matches(is_space);
+    let ticks = query.len() - query.trim_start_matches('`').len();
+    if ticks < 3 {
+        return query;
+    }
+    let (open, rest) = query.split_at(ticks);
+    let Some(inside) = rest.strip_suffix(open).filter(|inside| !inside.ends_with('`')) else { return query };
+    // The language stands behind the fence, on its line.
+    let word = inside.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(inside.len());
+    let (language, code) = inside.split_at(word);
+    let alone = code.trim_start_matches([' ', '\t', '\r']).starts_with('\n');
+    let named = ["sql", "sqlite", "sqlite3"].iter().any(|name| language.eq_ignore_ascii_case(name));
+    if alone || named { code.trim_matches(is_space) } else { inside.trim_matches(is_space) }
+}
+
+/// The first query that skyrl-gym finds in a turn.
+pub(super) fn query_original(text: &str) -> Option<&str> {
     SQL.captures(text).and_then(|found| found.get(1)).map(|found| found.as_str())
 }
 
-/// Whether a turn ends the episode.
-pub(super) fn is_final(text: &str) -> bool {
+/// Whether a turn ends skyrl-gym's episode.
+pub(super) fn is_final_original(text: &str) -> bool {
     text.contains(OPEN) && text.contains(CLOSE)
 }
 
 /// A turn that was ended by a stop text that the engine left out, with what is missing.
 pub(super) fn completed(text: &str) -> Option<String> {
-    for (open, close) in [(OPEN, CLOSE), ("<sql>", "</sql>")] {
+    for (open, close) in [(OPEN, CLOSE), (QUERY, QUERY_END)] {
         if let Some(at) = text.rfind(open)
             && !text[at..].contains(close)
         {
@@ -84,24 +178,26 @@ fn thinks_first(text: &str) -> bool {
 
 /// The solution of an episode, from the model's turns. Every turn but the first follows an observation.
 pub(super) fn solution(turns: &[String]) -> Result<&str, Fault> {
-    let mut found = None;
-    for turn in turns {
-        match (turn.matches(OPEN).count(), found) {
-            (0, _) => {}
-            (1, None) => found = turn.split_once(OPEN),
-            _ => return Err(Fault::SeveralSolutions),
-        }
+    let read: Vec<Turn<'_>> = turns.iter().map(|turn| Turn::read(turn)).collect();
+    let mut solutions = turns.iter().zip(&read).flat_map(|(text, turn)| {
+        turn.solutions.iter().map(move |(start, inside)| (&text[..*start], *inside, turn.ends))
+    });
+    let (before, inside, ends) = solutions.next().ok_or(Fault::NoSolution)?;
+    if solutions.next().is_some() {
+        return Err(Fault::SeveralSolutions);
     }
-    let (before, tail) = found.ok_or(Fault::NoSolution)?;
-    let inside = inside(tail)?;
-    if !turns.iter().any(|turn| THOUGHT.is_match(turn)) {
+    let inside = inside.filter(|_| ends == 0).ok_or(Fault::NotClosed)?;
+    if quoting::matches(inside, &TAG) {
+        return Err(Fault::TagInside);
+    }
+    if !read.iter().any(|turn| turn.thinks) {
         return Err(Fault::NoThought);
     }
     let first = OBSERVATION_END.find_iter(before).all(|end| thinks_first(&before[end.end()..]));
     if !first || turns.iter().skip(1).any(|turn| !thinks_first(turn)) {
         return Err(Fault::NotThinkingFirst);
     }
-    Ok(inside)
+    Ok(unfenced(inside))
 }
 
 /// What skyrl-gym takes for the solution of a conversation.
@@ -153,6 +249,67 @@ mod tests {
             let turns: Vec<&str> = turns.iter().map(String::as_str).collect();
             assert_eq!(read(&turns), Err(fault), "{turns:?}");
         }
+    }
+
+    #[test]
+    fn a_solution_in_a_thought_is_a_thought() {
+        for turn in [
+            "<think>perhaps <solution>SELECT 2</solution></think><solution>SELECT 1</solution>",
+            "<think>perhaps <solution></think> now <solution>SELECT 1</solution>",
+            "<think>a</think><think><solution>SELECT 2</solution></think><solution>SELECT 1</solution>",
+            // The thought begins in the prompt; another one makes the format whole.
+            "perhaps <solution>SELECT 2</solution></think><think>so</think><solution>SELECT 1</solution>",
+            "perhaps <solution> or </think><think>so</think><solution>SELECT 1</solution>",
+        ] {
+            assert_eq!(read(&[turn]), Ok("SELECT 1".to_owned()), "{turn}");
+            assert!(Turn::read(turn).is_final());
+        }
+        for turn in ["<think><solution>SELECT 1</solution></think>", "<solution>SELECT 1</solution></think> hm"] {
+            assert_eq!(read(&[turn]), Err(Fault::NoSolution), "{turn}");
+            assert!(!Turn::read(turn).is_final(), "{turn}");
+        }
+        assert_eq!(Turn::read("<think><sql>SELECT 2</sql></think><sql>SELECT 1</sql>").query, Some("SELECT 1"));
+    }
+
+    #[test]
+    fn tags_in_sqls_quotes_are_text() {
+        for sql in [
+            "SELECT '</think>'",
+            "SELECT replace(a, '<think>', '</think>') FROM \"<sql>\"",
+            "SELECT 'it''s </solution>' -- don't",
+            "SELECT '<solution>' /* it's */",
+            "SELECT '</observation>'",
+        ] {
+            let turn = format!("<think>so</think><solution>{sql}</solution>");
+            assert_eq!(read(&[&turn]), Ok(sql.to_owned()));
+            let turn = format!("<think>so</think><sql>{sql}</sql>");
+            assert_eq!(Turn::read(&turn).query, Some(sql));
+            assert!(!Turn::read(&turn).is_final(), "{turn}");
+        }
+        // A quote that is not closed hides nothing.
+        let turn = "<think>so</think><solution>SELECT 'a</solution> is not b' what I mean";
+        assert_eq!(read(&[turn]), Ok("SELECT 'a".to_owned()));
+        assert_eq!(read(&["<think>a</think><solution>SELECT 'a <sql> b</solution>"]), Err(Fault::TagInside));
+    }
+
+    #[test]
+    fn a_fence_around_a_query_is_no_part_of_it() {
+        for (fenced, query) in [
+            ("```sql\nSELECT 1\n```", "SELECT 1"),
+            (" \n```SQL\r\nSELECT 1;\n\n``` \n", "SELECT 1;"),
+            ("```\nSELECT 1\n```", "SELECT 1"),
+            ("````sqlite\nSELECT '```'\n````", "SELECT '```'"),
+            ("```sql SELECT 1```", "SELECT 1"),
+            ("```SELECT 1```", "SELECT 1"),
+            ("SELECT 1", "SELECT 1"),
+            ("`a`", "`a`"),
+            ("```sql\nSELECT 1", "```sql\nSELECT 1"),
+            ("```", "```"),
+        ] {
+            assert_eq!(unfenced(fenced), query, "{fenced:?}");
+        }
+        let turn = "<think>so</think><solution>\n```sql\nSELECT '</think>'\n```\n</solution>";
+        assert_eq!(read(&[turn]), Ok("SELECT '</think>'".to_owned()));
     }
 
     #[test]

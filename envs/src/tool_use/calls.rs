@@ -2,9 +2,11 @@
 //!
 //! The JSON is read first and the closing tag looked for behind it, so a file's content may hold the tags. OpenAI's nested
 //! `function`, arguments as JSON text, `parameters` for `arguments`, a list of calls in one tag and a fence around the
-//! JSON are taken as they are. Thinking before a `</think>` holds no calls.
+//! JSON are taken as they are. Thinking holds no calls; a `</think>` in a call's JSON is text.
 
 use serde_json::{Map, Value};
+
+use crate::thinking;
 
 /// Most calls of one response that are looked at.
 pub const MOST_CALLS: usize = 32;
@@ -23,11 +25,37 @@ pub struct Call {
 
 /// The calls of a response in order; where one cannot be read stands what to tell the model.
 pub fn read(response: &str) -> Vec<Result<Call, String>> {
-    let mut rest = response.rsplit_once("</think>").map_or(response, |(_, answer)| answer);
+    let mut rest = response;
     let mut calls = Vec::new();
-    while let Some(at) = rest.find(OPEN) {
-        rest = &rest[at + OPEN.len()..];
+    // Whether a thought was opened here; otherwise its beginning may be in the prompt.
+    let mut thinks = false;
+    while let Some((at, tag)) =
+        [thinking::OPEN, thinking::CLOSE, OPEN].iter().filter_map(|tag| Some((rest.find(tag)?, *tag))).min()
+    {
+        rest = &rest[at + tag.len()..];
+        if tag == thinking::OPEN {
+            if let Some((_, behind)) = rest.split_once(thinking::CLOSE) {
+                thinks = true;
+                rest = behind;
+            }
+            continue;
+        }
+        if tag == thinking::CLOSE {
+            if !thinks {
+                calls.clear();
+            }
+            continue;
+        }
         let (body, behind) = one(rest);
+        if body.is_err()
+            && !thinks
+            && let Some(end) = rest[..rest.len() - behind.len()].find(thinking::CLOSE)
+        {
+            // A tag that a thought speaks of, with no call behind it.
+            calls.clear();
+            rest = &rest[end + thinking::CLOSE.len()..];
+            continue;
+        }
         rest = behind;
         match body {
             Ok(Value::Array(list)) => calls.extend(list.into_iter().map(call)),

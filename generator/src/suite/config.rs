@@ -174,6 +174,9 @@ pub struct TaskConfig {
     /// How it is played.
     #[serde(default = "alone")]
     pub modes: Vec<Mode>,
+    /// The models that play it; every one with `plays = true` where none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engines: Option<Vec<String>>,
     /// Samples per row, instead of the suite's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u32>,
@@ -244,6 +247,29 @@ impl SuiteConfig {
         serde_json::from_str(&text).unwrap_or_default()
     }
 
+    /// Whether the models that a task names are there and play.
+    fn check_engines(&self, index: usize, task: &TaskConfig) -> Result<(), SuiteError> {
+        let Some(names) = &task.engines else { return Ok(()) };
+        let wrong = |reason: String| Err(SuiteError::Key { key: format!("task[{index}].engines"), reason });
+        if names.is_empty() {
+            return wrong("must name at least one engine; left out, every one that plays is meant".to_owned());
+        }
+        for (at, name) in names.iter().enumerate() {
+            let Some(engine) = self.engines.iter().find(|engine| engine.name == *name) else {
+                let playing = self.engines.iter().filter(|engine| engine.plays).map(|engine| engine.name.as_str());
+                let hint = espalier_envs::params::hint(name, playing);
+                return wrong(format!("names no engine of this suite: `{name}`; {hint}"));
+            };
+            if !engine.plays {
+                return wrong(format!("names `{name}`, which has `plays = false`"));
+            }
+            if names[..at].contains(name) {
+                return wrong(format!("names `{name}` twice"));
+            }
+        }
+        Ok(())
+    }
+
     /// What the types cannot say.
     pub fn check(&self) -> Result<(), SuiteError> {
         let wrong = |key: String, reason: String| Err(SuiteError::Key { key, reason });
@@ -287,6 +313,7 @@ impl SuiteConfig {
             if task.modes.is_empty() {
                 return wrong(format!("task[{index}].modes"), "must name at least one mode".to_owned());
             }
+            self.check_engines(index, task)?;
             if task.samples == Some(0) {
                 return wrong(format!("task[{index}].samples"), "must be at least 1, got 0".to_owned());
             }
@@ -304,6 +331,13 @@ impl SuiteConfig {
             })?;
         }
         Ok(())
+    }
+}
+
+impl TaskConfig {
+    /// Whether a model plays this task.
+    pub fn is_played_by(&self, engine: &EngineSpec) -> bool {
+        engine.plays && self.engines.as_ref().is_none_or(|names| names.contains(&engine.name))
     }
 }
 

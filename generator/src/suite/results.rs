@@ -78,6 +78,17 @@ pub struct Scoring {
     pub pass_reward: f32,
 }
 
+/// How far below [`Scoring::pass_reward`] a reward still passes: parts of a reward that 32 bits round may miss it by that.
+const ROUNDING: f64 = 1e-6;
+
+impl Scoring {
+    /// Whether a sample passes.
+    pub fn passes(&self, reward: f32) -> bool {
+        let least = f64::from(self.pass_reward);
+        f64::from(reward) >= least - ROUNDING * least.abs().max(1.0)
+    }
+}
+
 /// Whether not even the first prompt fitted.
 fn is_too_long(root: &Trajectory) -> bool {
     root.stop == RolloutStop::ContextOverflow && root.turns.is_empty()
@@ -100,7 +111,7 @@ impl CellResult {
             let chances: Vec<f64> = rewards
                 .values()
                 .filter_map(|row| {
-                    let right = row.iter().filter(|&&reward| reward >= scoring.pass_reward).count();
+                    let right = row.iter().filter(|&&reward| scoring.passes(reward)).count();
                     pass_at_k(row.len() as u32, right as u32, k)
                 })
                 .collect();

@@ -137,12 +137,12 @@ pub async fn run_suite(
         let spec = config.engines.iter().find(|spec| spec.name == name)?;
         Some(built.get(name)?.player(spec))
     };
-    let playing: Vec<_> = config.engines.iter().filter(|spec| spec.plays).collect();
-    let of = config.tasks.iter().map(|task| task.modes.len() * playing.len()).sum();
+    let playing = |task: &TaskConfig| config.engines.iter().filter(|spec| task.is_played_by(spec)).collect::<Vec<_>>();
+    let of = config.tasks.iter().map(|task| task.modes.len() * playing(task).len()).sum();
     let SuiteRun { mut result, .. } = nothing(false);
     let mut index = 0;
     for (task, loaded) in config.tasks.iter().zip(&loaded) {
-        for spec in &playing {
+        for spec in playing(task) {
             let Some(policy) = player(&spec.name) else { continue };
             let service = |name: Option<&String>| match name.and_then(|name| player(name)) {
                 Some(frozen) if name.is_some_and(|name| *name != spec.name) => Service::Frozen(frozen.frozen()),

@@ -92,6 +92,71 @@ async fn a_suite_gives_scores_costs_and_files() {
 }
 
 #[tokio::test]
+async fn a_task_is_played_by_every_engine_or_by_those_that_it_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let more = |table: &mut toml::Table| {
+        let engines = table["engine"].as_array_mut().unwrap();
+        for (name, plays) in [("second", true), ("judge", false)] {
+            let mut engine = engines[0].as_table().unwrap().clone();
+            engine.insert("name".to_owned(), name.into());
+            engine.insert("plays".to_owned(), plays.into());
+            engines.push(engine.into());
+        }
+    };
+    let bound = |names: &'static [&'static str]| {
+        suite(directory.path(), |table| {
+            more(table);
+            let names = names.iter().map(|name| toml::Value::from(*name)).collect::<Vec<_>>();
+            table["task"][1].as_table_mut().unwrap().insert("engines".to_owned(), names.into());
+        })
+    };
+    let done = run(&bound(&["second"]).unwrap(), directory.path(), false).await.unwrap();
+    let cells: Vec<_> = done.result.cells.iter().map(|cell| (cell.task.as_str(), cell.engine.as_str())).collect();
+    assert_eq!(cells, [("sums", "says-42"), ("sums", "second"), ("needle", "second")]);
+    for (names, said) in [
+        (&["secnd"][..], "`task[1].engines` names no engine of this suite: `secnd`; did you mean `second`?"),
+        (&["judge"], "`task[1].engines` names `judge`, which has `plays = false`"),
+        (&["second", "second"], "`task[1].engines` names `second` twice"),
+        (&[], "`task[1].engines` must name at least one engine"),
+    ] {
+        let error = bound(names).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn rewards_in_parts_pass_where_their_sum_is_one() {
+    let directory = tempfile::tempdir().unwrap();
+    // Two tries cost 0.2 / 7 each and leave the rest to the right answer: in 32 bits these are not 1 in every order.
+    let script = "\"#### 1\"\n\"#### 2\"\n\"#### 42\"\n";
+    for turns in 3..12 {
+        let config = suite(directory.path(), |table| {
+            let task = table["task"][0].as_table_mut().unwrap();
+            task.insert("env".to_owned(), "gsm8k_multi_turn".into());
+            let mut params = toml::Table::new();
+            params.insert("max_turns".to_owned(), turns.into());
+            task.insert("params".to_owned(), params.into());
+            table["task"].as_array_mut().unwrap().truncate(1);
+        })
+        .unwrap();
+        std::fs::write(directory.path().join("script.jsonl"), script).unwrap();
+        let out = directory.path().join(turns.to_string());
+        let options = SuiteOptions { directory: out, ..options(directory.path(), false) };
+        let done = run_suite(&config, &StandardEngines, options, &CancellationToken::new()).await.unwrap();
+        let cell = &done.result.cells[0];
+        assert_eq!((cell.rewards["a"].as_slice(), cell.failed), (&[1.0_f32, 1.0][..], 0), "{turns} turns");
+        assert!((cell.pass_at_k[&1] - 2.0 / 3.0).abs() < 1e-6, "{turns} turns: {:?}", cell.pass_at_k);
+    }
+}
+
+#[test]
+fn what_rounding_takes_off_a_reward_still_passes() {
+    let scoring = Scoring { seed: 0, pass_k: vec![1], pass_reward: 1.0 };
+    assert!(scoring.passes(1.0) && scoring.passes(0.999_999_9) && scoring.passes(2.0));
+    assert!(!scoring.passes(0.9999) && !scoring.passes(0.0));
+}
+
+#[tokio::test]
 async fn a_finished_suite_is_resumed_without_playing() {
     let directory = tempfile::tempdir().unwrap();
     let config = suite(directory.path(), |_| {}).unwrap();

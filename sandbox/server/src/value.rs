@@ -92,7 +92,10 @@ fn read(text: &str, depth: usize) -> Result<Value, String> {
         Some(b'n') => Value::None,
         Some(b't') => Value::Bool(true),
         Some(b'f') => Value::Bool(false),
-        _ if text.contains(['.', 'e', 'E']) => Value::Float(text.parse().map_err(|_| format!("no number: {text}"))?),
+        _ if text.contains(['.', 'e', 'E']) => match text.parse::<f64>() {
+            Ok(number) if number.is_finite() => Value::Float(number),
+            _ => return Err(format!("`{text}` is beyond what a float holds; send it as a text")),
+        },
         _ => text.parse().map_or_else(|_| Value::BigInt(text.to_owned()), Value::Int),
     })
 }
@@ -115,6 +118,16 @@ mod tests {
     fn integers_keep_all_their_digits() {
         let big = "123456789012345678901234567890";
         assert_eq!(from_text(&format!("[{big}, -1, 1e3]")).unwrap().repr(), format!("[{big}, -1, 1000.0]"));
+    }
+
+    #[test]
+    fn a_number_beyond_floats_is_refused_and_named() {
+        for text in ["1e999", "[0, {\"a\": -1.5e400}]"] {
+            let error = from_text(text).unwrap_err();
+            assert!(error.ends_with("is beyond what a float holds; send it as a text"), "{error}");
+        }
+        assert!(from_text("1e999").unwrap_err().starts_with("`1e999`"));
+        assert_eq!(from_text("1e-999").unwrap(), Value::Float(0.0), "too small is nothing");
     }
 
     #[test]

@@ -185,6 +185,7 @@ fn limits(asked: Map<String, Json>, given: &Limits) -> Result<Limits, ApiError> 
     let limits: Limits = serde_json::from_value(Json::Object(merged)).map_err(|error| wrong(error.to_string()))?;
     let nothing = [
         ("block", limits.block.is_zero()),
+        ("set_up", limits.set_up.is_zero()),
         ("waiting", limits.waiting.is_zero()),
         ("memory_bytes", limits.memory_bytes == 0),
         ("allocation_bytes", limits.allocation_bytes == 0),
@@ -298,7 +299,7 @@ impl Bind {
         match (self.name, self.value, self.context) {
             (Some(name), Some(json), None) => match value::parse(&json) {
                 Ok(value) => Ok(Bound::Variable(name, value)),
-                Err(reason) => Err(ApiError::request(format!("`value`: {reason}"))),
+                Err(reason) => Err(ApiError::request(format!("`value` of `{name}`: {reason}"))),
             },
             (None, None, Some(json)) => context(&json, "context").map(Bound::Context),
             _ => Err(ApiError::request("expected either `name` and `value`, or `context`")),

@@ -33,8 +33,9 @@ pub(crate) async fn run(command: DataCommand) -> Result<(), Failure> {
                 inspect::run(source, max_prompt_tokens, limit, json)
             }
         }
-        DataCommand::Validate { source, env, env_param, problems, json } => {
-            validate::run(source, env.as_deref(), &env_param, problems.get(), json)
+        DataCommand::Validate { source, env, env_param, max_prompt_tokens, problems, json } => {
+            let most = max_prompt_tokens.map(std::num::NonZeroU64::get);
+            validate::run(source, env.as_deref(), &env_param, most, problems.get(), json)
         }
         DataCommand::Fetch { repo, file, split, json } => fetch::run(&repo, file, split, json).await,
     }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use espalier_datasets::error::Place;
-use espalier_datasets::{DataError, Located};
+use espalier_datasets::{Builtins as _, DataError, Located, TokenCounter};
 use espalier_envs::builtin::Builtin;
 use espalier_envs::{EnvRow, Prepared, Registry};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use super::{counted, opening};
+use super::{counted, grouped, opening};
 use crate::arguments::DataSourceArguments;
 use crate::failure::Failure;
 use crate::output::{outln, say};
@@ -36,14 +36,50 @@ pub(super) struct Rows {
     unasked: u64,
     /// Rows by the environment that took them.
     taken: BTreeMap<String, u64>,
+    /// Rows that a limit on tokens leaves out.
+    longer: u64,
+    /// Tokens of the longest prompt, where they were counted.
+    longest: Option<u64>,
     stopped: bool,
 }
 
 impl Rows {
     /// Whether a file's name is one of data.
     pub(super) fn is_data(name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
         let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
         [".jsonl", ".ndjson", ".json", ".csv", ".parquet"].iter().any(|end| name.ends_with(end))
+    }
+}
+
+/// A row that a limit on tokens leaves out.
+struct Longer {
+    file: PathBuf,
+    place: Place,
+    id: String,
+    tokens: u64,
+    limit: u64,
+}
+
+impl Longer {
+    fn tell(&self, json: bool) -> Result<(), Failure> {
+        let Self { file, place, id, tokens, limit } = self;
+        if json {
+            let mut out = json!({"file": file.display().to_string(), "id": id, "tokens": tokens, "limit": limit});
+            set_place(&mut out, *place);
+            return outln!("{out}");
+        }
+        outln!(
+            "`{}`, {place}: row `{id}` is left out: its prompt has {tokens} tokens, the limit is {limit}",
+            file.display()
+        )
+    }
+}
+
+fn set_place(out: &mut Value, place: Place) {
+    match place {
+        Place::Line(line) => out["line"] = json!(line),
+        Place::Row(row) => out["row"] = json!(row),
     }
 }
 
@@ -71,10 +107,8 @@ impl Problem {
         let Self { file, place, column, reason } = self;
         if json {
             let mut out = json!({"file": file.display().to_string()});
-            match place {
-                Some(Place::Line(line)) => out["line"] = json!(line),
-                Some(Place::Row(row)) => out["row"] = json!(row),
-                None => {}
+            if let Some(place) = place {
+                set_place(&mut out, *place);
             }
             if let Some(column) = column {
                 out["column"] = json!(column);
@@ -92,10 +126,15 @@ pub(super) fn run(
     arguments: DataSourceArguments,
     env: Option<&str>,
     env_params: &[String],
+    max_prompt_tokens: Option<u64>,
     most: u64,
     json: bool,
 ) -> Result<(), Failure> {
     let source = opening::source(&arguments)?;
+    let counter = match &arguments.tokenizer {
+        Some(folder) => Some(Builtin.counter(&settings::model_folder(folder))?),
+        None => None,
+    };
     let registry = Registry::standard();
     let params = settings::table_of("`--env-param`", env_params)?;
     let mut prepared: BTreeMap<String, Result<Prepared, String>> = BTreeMap::new();
@@ -112,7 +151,21 @@ pub(super) fn run(
         sum.checked += u64::from(!matches!(&located, Err(DataError::File { .. })));
         let problem = match located {
             Err(error) => Some(Problem::of(error, &name)),
-            Ok(located) => check(located, env, &registry, &mut prepared, &mut sum),
+            Ok(located) => match counted_tokens(&located, counter.as_deref(), &mut sum) {
+                Err(problem) => Some(problem),
+                Ok(tokens) => match (tokens, max_prompt_tokens) {
+                    (Some(tokens), Some(limit)) if tokens > limit => {
+                        // A suite leaves it out before its environment sees it.
+                        sum.longer += 1;
+                        if sum.longer <= most {
+                            let Located { row, path, place } = located;
+                            bar.suspend(|| Longer { file: path, place, id: row.id, tokens, limit }.tell(json))?;
+                        }
+                        None
+                    }
+                    _ => check(located, env, &registry, &mut prepared, &mut sum),
+                },
+            },
         };
         if let Some(problem) = problem {
             sum.wrong += 1;
@@ -126,7 +179,14 @@ pub(super) fn run(
     bar.finish_and_clear();
     conclude(&sum, &left_out.sentences(), json)?;
     if sum.wrong == 0 {
-        return Ok(());
+        return match max_prompt_tokens {
+            Some(limit) if sum.longer == sum.checked => Err(Failure::Data(format!(
+                "`{}`: no row is left: every prompt has more than {} tokens",
+                name.display(),
+                grouped(limit)
+            ))),
+            _ => Ok(()),
+        };
     }
     let stopped = if sum.stopped { "; stopped there, `--problems` says where" } else { "" };
     Err(Failure::Data(format!(
@@ -135,6 +195,23 @@ pub(super) fn run(
         counted(sum.wrong, "problem"),
         counted(sum.checked, "row")
     )))
+}
+
+/// The tokens of a row's prompt, where they are counted.
+fn counted_tokens(
+    located: &Located,
+    counter: Option<&dyn TokenCounter>,
+    sum: &mut Rows,
+) -> Result<Option<u64>, Problem> {
+    let Some(counter) = counter else { return Ok(None) };
+    let tokens = counter.count(&located.row.prompt).map_err(|reason| Problem {
+        file: located.path.clone(),
+        place: Some(located.place),
+        column: Some("prompt".to_owned()),
+        reason: format!("its tokens cannot be counted: {reason}"),
+    })?;
+    sum.longest = sum.longest.max(Some(tokens));
+    Ok(Some(tokens))
 }
 
 /// Puts a row to its environment.
@@ -181,7 +258,8 @@ fn conclude(sum: &Rows, left_out: &[String], json: bool) -> Result<(), Failure> 
             "{}",
             json!({
                 "rows": sum.checked, "problems": sum.wrong, "stopped": sum.stopped, "taken": taken,
-                "without_environment": sum.unasked, "left_out": left_out,
+                "without_environment": sum.unasked, "left_out": left_out, "longer": sum.longer,
+                "longest_prompt_tokens": sum.longest,
             })
         );
     }
@@ -196,7 +274,15 @@ fn conclude(sum: &Rows, left_out: &[String], json: bool) -> Result<(), Failure> 
         let taken: Vec<String> =
             sum.taken.iter().map(|(env, rows)| format!("`{env}` takes {}", counted(*rows, "row"))).collect();
         let taken = if taken.is_empty() { String::new() } else { format!("; {}", taken.join(", ")) };
-        outln!("{}, nothing wrong{taken}", counted(sum.checked, "row"))?;
+        let longest = match sum.longest {
+            Some(tokens) => format!("; the longest prompt has {}", counted(tokens, "token")),
+            None => String::new(),
+        };
+        let longer = match sum.longer {
+            0 => String::new(),
+            rows => format!("; {} too long", counted(rows, "row")),
+        };
+        outln!("{}, nothing wrong{taken}{longer}{longest}", counted(sum.checked, "row"))?;
     }
     Ok(())
 }

@@ -11,8 +11,8 @@ mod summary;
 use std::path::{Path, PathBuf};
 
 use espalier_datasets::DataError;
-use espalier_envs::Registry;
 use espalier_envs::builtin::Builtin;
+use espalier_envs::{EnvError, Registry};
 use espalier_generator::RolloutStop;
 use espalier_generator::suite::{Mode, SuiteConfig, SuiteError, SuiteOptions, SuiteResult, compare, run_suite};
 use tokio::sync::mpsc;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::arguments::{EvalArguments, EvalCommand};
 use crate::engines::Engines;
 use crate::failure::Failure;
-use crate::output::{self, out, outln, say};
+use crate::output::{self, out, outln};
 use crate::{interrupt, settings};
 
 pub(crate) async fn run(arguments: EvalArguments) -> Result<(), Failure> {
@@ -78,15 +78,18 @@ async fn evaluate(file: &Path, arguments: &EvalArguments) -> Result<(), Failure>
     }
     let failed: usize = run.result.cells.iter().map(|cell| cell.failed).sum();
     let played: usize = run.result.cells.iter().map(|cell| cell.rollouts).sum();
-    if failed > 0 {
-        say!("{failed} of {played} rollouts failed; `espalier trajectories show {}` says why", directory.display());
+    if failed == 0 {
+        return Ok(());
     }
-    if failed == played && played > 0 {
-        let engine = run.result.cells.iter().any(|cell| cell.stops.contains_key(RolloutStop::EngineError.name()));
-        let said = "every rollout failed".to_owned();
-        return Err(if engine { Failure::Engine(said) } else { Failure::Environment(said) });
+    let why = format!("`espalier trajectories show {}` says why", directory.display());
+    if failed < played {
+        return Err(Failure::Partly(format!(
+            "{failed} of {played} rollouts failed; {why}, `--resume` plays them again"
+        )));
     }
-    Ok(())
+    let engine = run.result.cells.iter().any(|cell| cell.stops.contains_key(RolloutStop::EngineError.name()));
+    let said = format!("every rollout failed; {why}");
+    Err(if engine { Failure::Engine(said) } else { Failure::Environment(said) })
 }
 
 /// Where a suite's keys come from: a file, and what the command line sets on top of it.
@@ -135,16 +138,19 @@ impl Origin<'_> {
 /// data.
 fn check_tasks(config: &SuiteConfig, registry: &Registry, origin: &Origin<'_>) -> Result<(), Failure> {
     for (index, task) in config.tasks.iter().enumerate() {
-        let wrong = |key: &str, reason: String| {
+        let place = |key: &str| {
             let key = format!("task[{index}].{key}");
-            Failure::Configuration(format!("{}: key `{key}`: {reason}", origin.of(&key)))
+            format!("{}: key `{key}`", origin.of(&key))
         };
+        let wrong = |key: &str, reason: String| Failure::Configuration(format!("{}: {reason}", place(key)));
+        let of_env = |key: &str, error: EnvError| Failure::from(error).within(place(key));
         if task.modes.contains(&Mode::Alone) {
-            registry.spec(&task.env).map_err(|error| wrong("env", error.to_string()))?;
-            registry.prepare(&task.env, &task.params).map_err(|error| wrong("params", error.to_string()))?;
+            registry.spec(&task.env).map_err(|error| of_env("env", error))?;
+            registry.prepare(&task.env, &task.params).map_err(|error| of_env("params", error))?;
         }
         if task.modes.iter().any(|mode| *mode != Mode::Alone) {
-            registry.prepare("rlm", &task.rlm).map_err(|error| wrong("rlm", error.to_string()))?;
+            registry.spec(&task.rlm_env).map_err(|error| of_env("rlm_env", error))?;
+            registry.prepare(&task.rlm_env, &task.rlm).map_err(|error| of_env("rlm", error))?;
         }
         if let Some(Err(error @ DataError::Source { .. })) =
             task.data.builtin.as_ref().map(|_| task.data.rows(&Builtin))

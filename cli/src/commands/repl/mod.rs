@@ -92,7 +92,7 @@ pub(crate) fn limits(arguments: &LimitArguments) -> Result<Limits, Failure> {
 
 fn read_context(path: &Path) -> Result<Context, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::unreadable(path, &error))?;
-    if path.extension().is_none_or(|extension| extension != "json") {
+    if path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("json")) {
         return Ok(Context::new(Value::Str(text)));
     }
     // A byte order mark is no part of the text.

@@ -7,7 +7,8 @@ use num_traits::{One, Signed, ToPrimitive, Zero};
 
 use super::ast::Function;
 use super::budget::{Budget, Stop};
-use super::poly::{self, Atom, EXPANDED, Exponent, Mono, Poly, bits, exponent_of, exponent_product, product};
+use super::poly::{self, Atom, EXPANDED, Exponent, Mono, Poly, exponent_of, exponent_product, product};
+use super::rational::{self, bits};
 use super::shared::Shared;
 
 /// A quotient. The denominator is 1 wherever it would be a single term, and has no square roots of numbers.
@@ -251,7 +252,7 @@ impl Expr {
                     // e^(i x) = cos x + i sin x
                     let rest: Mono = term.iter().filter(|(atom, _)| *atom != Atom::Imaginary).cloned().collect();
                     let mut angle = Poly::default();
-                    angle.add_term(rest, coefficient * big(power), budget)?;
+                    angle.add_term(rest, rational::times(coefficient, &big(power), budget)?, budget)?;
                     super::functions::cis(&Self { num: angle, den: Poly::one() }, budget)?
                 } else if base == Atom::Euler
                     && let [(Atom::Call(Function::Ln, argument), one)] = term.as_slice()
@@ -309,7 +310,7 @@ fn poly_power(poly: &Poly, exponent: Exponent, budget: &mut Budget) -> Result<Ex
         return Ok(root);
     }
     // The content leaves the root, so that proportional sums share an atom.
-    let content = poly.content();
+    let content = poly.content(budget)?;
     let content = if exponent.is_integer() || content.is_positive() { content } else { -content };
     let primitive = poly.scaled(&content.recip(), budget)?;
     let outside = term_power(&Mono::new(), &content, exponent, budget)?;
@@ -409,13 +410,15 @@ fn denested(poly: &Poly, budget: &mut Budget) -> Result<Option<Expr>, Stop> {
     }
     let (Some(a), Some((b, c))) = (whole, surd) else { return Ok(None) };
     budget.number(2 * (bits(a) + bits(b)) + c.bits())?;
-    let Some(d) = square_root(&(a * a - b * b * BigRational::from_integer(c))) else { return Ok(None) };
-    let two = BigRational::from_integer(2.into());
-    let (large, small) = ((a + &d) / &two, (a - &d) / &two);
+    let (square, surd) = (rational::times(a, a, budget)?, rational::times(b, b, budget)?);
+    let surd = rational::times(&surd, &BigRational::from_integer(c), budget)?;
+    let Some(d) = square_root(&rational::plus(&square, &-surd, budget)?) else { return Ok(None) };
+    let half = BigRational::new_raw(1.into(), 2.into());
+    let large = rational::times(&rational::plus(a, &d, budget)?, &half, budget)?;
+    let small = rational::times(&rational::plus(a, &-d, budget)?, &half, budget)?;
     if !large.is_positive() || small.is_negative() {
         return Ok(None);
     }
-    let half = BigRational::new(1.into(), 2.into());
     let first = Expr::rational(large).power(&half, budget)?;
     let second = Expr::rational(small).power(&half, budget)?;
     let second = if b.is_negative() { second.neg() } else { second };
@@ -428,5 +431,5 @@ fn square_root(value: &BigRational) -> Option<BigRational> {
         return None;
     }
     let (top, bottom) = (value.numer().sqrt(), value.denom().sqrt());
-    (&top * &top == *value.numer() && &bottom * &bottom == *value.denom()).then(|| BigRational::new(top, bottom))
+    (&top * &top == *value.numer() && &bottom * &bottom == *value.denom()).then(|| BigRational::new_raw(top, bottom))
 }

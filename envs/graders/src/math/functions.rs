@@ -1,7 +1,6 @@
 //! Functions of expressions: exact where there is an exact value, an atom elsewhere.
 
 use num_bigint::BigInt;
-use num_integer::Integer;
 use num_rational::BigRational;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
@@ -9,7 +8,8 @@ use super::ast::Function;
 use super::budget::{Budget, Stop};
 use super::enclosure;
 use super::expr::{Expr, big};
-use super::poly::{self, Atom, Exponent, Poly, bits};
+use super::poly::{self, Atom, Exponent, Poly};
+use super::rational::{self, bits};
 
 /// Largest number whose factorial is written out.
 const MAX_FACTORIAL: u32 = 2500;
@@ -98,7 +98,13 @@ fn whole_numbers(function: &Function, arguments: Vec<Expr>, budget: &mut Budget)
     let mut value = numbers.next().unwrap_or_default();
     for number in numbers {
         budget.number(2 * (value.bits() + number.bits()))?;
-        value = if *function == Function::Gcd { value.gcd(&number) } else { value.lcm(&number) };
+        let both_zero = value.is_zero() && number.is_zero();
+        let common = if both_zero { BigInt::one() } else { rational::gcd(&value, &number, budget)? };
+        value = match function {
+            Function::Gcd if both_zero => BigInt::zero(),
+            Function::Gcd => common,
+            _ => (value / common * number).abs(),
+        };
     }
     Ok(Expr::rational(BigRational::from_integer(value)))
 }
@@ -169,7 +175,7 @@ fn sine(x: &Expr, budget: &mut Budget) -> Result<Expr, Stop> {
     if let Some(turns) = turns(&x) {
         return sine_of_turns(turns, budget);
     }
-    if x.num.content().is_negative() {
+    if x.num.is_negative() {
         return Ok(Expr::call(Function::Sin, vec![x.neg()]).neg());
     }
     Ok(Expr::call(Function::Sin, vec![x]))
@@ -180,7 +186,7 @@ fn cosine(x: &Expr, budget: &mut Budget) -> Result<Expr, Stop> {
     if let Some(turns) = turns(&x) {
         return sine_of_turns(turns + BigRational::new(1.into(), 2.into()), budget);
     }
-    let x = if x.num.content().is_negative() { x.neg() } else { x };
+    let x = if x.num.is_negative() { x.neg() } else { x };
     Ok(Expr::call(Function::Cos, vec![x]))
 }
 
@@ -311,7 +317,7 @@ fn absolute(x: &Expr, budget: &mut Budget) -> Result<Expr, Stop> {
         }
     }
     // |-3x| = 3|x|
-    let content = x.num.content();
+    let content = x.num.content(budget)?;
     let primitive = Expr { num: x.num.scaled(&content.recip(), budget)?, den: x.den.clone() };
     let primitive = if primitive.num.single().is_some_and(|(mono, _)| mono.is_empty()) && primitive.den.is_one() {
         return Ok(Expr::rational(content.abs()));

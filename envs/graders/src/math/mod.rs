@@ -30,6 +30,7 @@ mod functions;
 mod lex;
 mod parse;
 mod poly;
+mod rational;
 mod roots;
 mod shared;
 mod value;

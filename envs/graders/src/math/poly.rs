@@ -15,6 +15,7 @@ use num_traits::{CheckedAdd, CheckedMul, One, Signed, ToPrimitive, Zero};
 use super::ast::Function;
 use super::budget::{Budget, Stop};
 use super::expr::Expr;
+use super::rational::{self, bits};
 use super::shared::{Shared, atom_weight};
 
 /// The exponent of an atom.
@@ -56,10 +57,6 @@ pub(super) struct Product {
     pub(super) mono: Mono,
     pub(super) coefficient: BigRational,
     pub(super) factors: Vec<(Shared<Poly>, u32)>,
-}
-
-pub(super) fn bits(value: &BigRational) -> u64 {
-    value.numer().bits() + value.denom().bits()
 }
 
 /// Exponents so large that arithmetic on them could overflow are refused.
@@ -118,25 +115,29 @@ pub(super) fn product(
                 let size = whole.unsigned_abs().saturating_mul(base.bits());
                 if size <= budget.limits.bits / 2 {
                     budget.number(size + bits(&coefficient))?;
-                    let power = base.pow(whole.unsigned_abs() as u32);
-                    coefficient = if whole > 0 { coefficient * power } else { coefficient / power };
+                    let power = BigRational::from_integer(base.pow(whole.unsigned_abs() as u32));
+                    coefficient = if whole > 0 {
+                        rational::times(&coefficient, &power, budget)?
+                    } else {
+                        rational::over(&coefficient, &power, budget)?
+                    };
                     *exponent -= whole;
                 } else {
                     // Too large to write out: every factor of the coefficient joins the power.
                     loop {
-                        budget.spend(8)?;
+                        budget.number(bits(&coefficient))?;
                         if coefficient.is_zero() {
                             break;
                         }
                         let (quotient, rest) = coefficient.numer().div_rem(&base);
                         if rest.is_zero() {
-                            coefficient = BigRational::new(quotient, coefficient.denom().clone());
+                            coefficient = BigRational::new_raw(quotient, coefficient.denom().clone());
                             *exponent = exponent_sum(*exponent, Exponent::one())?;
                             continue;
                         }
                         let (quotient, rest) = coefficient.denom().div_rem(&base);
                         if rest.is_zero() {
-                            coefficient = BigRational::new(coefficient.numer().clone(), quotient);
+                            coefficient = BigRational::new_raw(coefficient.numer().clone(), quotient);
                             *exponent = exponent_sum(*exponent, -Exponent::one())?;
                             continue;
                         }
@@ -205,9 +206,11 @@ impl Poly {
                 entry.insert(value);
             }
             std::collections::btree_map::Entry::Occupied(mut entry) => {
-                *entry.get_mut() += value;
-                if entry.get().is_zero() {
+                let sum = rational::plus(entry.get(), &value, budget)?;
+                if sum.is_zero() {
                     entry.remove();
+                } else {
+                    entry.insert(sum);
                 }
             }
         }
@@ -228,7 +231,7 @@ impl Poly {
     pub(super) fn scaled(&self, factor: &BigRational, budget: &mut Budget) -> Result<Self, Stop> {
         let mut scaled = Self::default();
         for (mono, value) in &self.terms {
-            scaled.add_term(mono.clone(), value * factor, budget)?;
+            scaled.add_term(mono.clone(), rational::times(value, factor, budget)?, budget)?;
         }
         Ok(scaled)
     }
@@ -258,8 +261,7 @@ impl Poly {
         let mut result = Self::default();
         for (left, left_value) in &self.terms {
             for (right, right_value) in &other.terms {
-                budget.number(bits(left_value) + bits(right_value))?;
-                let value = left_value * right_value;
+                let value = rational::times(left_value, right_value, budget)?;
                 if left.is_empty() || right.is_empty() {
                     let mono = if left.is_empty() { right.clone() } else { left.clone() };
                     result.add_term(mono, value, budget)?;
@@ -282,16 +284,23 @@ impl Poly {
     }
 
     /// The sum's content: the largest rational that divides every coefficient, with the sign of the first term.
-    pub(super) fn content(&self) -> BigRational {
+    pub(super) fn content(&self, budget: &mut Budget) -> Result<BigRational, Stop> {
         let mut top = BigInt::zero();
         let mut bottom = BigInt::one();
         for value in self.terms.values() {
-            top = top.gcd(value.numer());
-            bottom = bottom.lcm(value.denom());
+            top = rational::gcd(&top, value.numer(), budget)?;
+            let common = rational::gcd(&bottom, value.denom(), budget)?;
+            budget.number(bottom.bits() + value.denom().bits())?;
+            bottom *= value.denom() / common;
         }
-        let content = BigRational::new(if top.is_zero() { BigInt::one() } else { top }, bottom);
-        let negative = self.terms.values().next_back().is_some_and(Signed::is_negative);
-        if negative { -content } else { content }
+        // No prime divides both: it would divide a coefficient's two parts.
+        let content = BigRational::new_raw(if top.is_zero() { BigInt::one() } else { top }, bottom);
+        Ok(if self.is_negative() { -content } else { content })
+    }
+
+    /// Whether its content is below 0.
+    pub(super) fn is_negative(&self) -> bool {
+        self.terms.values().next_back().is_some_and(Signed::is_negative)
     }
 
     /// Whether any atom, at any depth, satisfies a test.

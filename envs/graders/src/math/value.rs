@@ -10,6 +10,7 @@ use super::enclosure;
 use super::expr::Expr;
 use super::functions::{self, BareLog};
 use super::poly::Atom;
+use super::rational;
 
 /// A meaning.
 #[derive(Clone, Debug, PartialEq)]
@@ -283,7 +284,7 @@ impl<'b> Evaluator<'b> {
         self.budget.number(6 * digits.len() as u64)?;
         let all = format!("{whole}{fraction}").to_lowercase();
         let value = BigInt::parse_bytes(all.as_bytes(), radix).ok_or(Stop::Undefined("digits of another base"))?;
-        Ok(BigRational::new(value, BigInt::from(radix).pow(fraction.len() as u32)))
+        rational::reduced(value, BigInt::from(radix).pow(fraction.len() as u32), self.budget)
     }
 
     fn without(&mut self, all: Value, without: Value) -> Result<Value, Stop> {

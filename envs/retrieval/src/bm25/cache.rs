@@ -18,8 +18,8 @@ use super::index;
 use crate::corpus::{Corpus, Progress};
 use crate::retriever::RetrievalError;
 
-/// Rises whenever indexes of an earlier version would be read wrongly.
-const FORMAT: u32 = 1;
+/// Rises whenever indexes of an earlier version would be read wrongly, or corpora are refused that were indexed before.
+const FORMAT: u32 = 2;
 
 /// Indexes of up to this many bytes are read through once when they are opened, to find bad bytes.
 const CHECKED_BYTES: u64 = 256 << 20;

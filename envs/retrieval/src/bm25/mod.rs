@@ -28,7 +28,7 @@ use tantivy::{DocAddress, IndexReader, TantivyDocument, TantivyError, Term};
 use tokio::sync::Semaphore;
 
 use self::index::Fields;
-use crate::corpus::{Corpus, Progress};
+use crate::corpus::{Corpus, LeftOut, Progress};
 use crate::protocol;
 use crate::retriever::{Hit, RetrievalError, Retriever, SearchLimits};
 
@@ -81,6 +81,7 @@ struct Inner {
     documents: u64,
     /// The index's folder, or the corpus where the index lies in memory.
     place: PathBuf,
+    left_out: LeftOut,
 }
 
 impl std::fmt::Debug for Bm25 {
@@ -117,7 +118,13 @@ impl Bm25 {
         let documents = reader.searcher().num_docs();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
-            inner: Arc::new(Inner { reader, fields, documents, place: place.clone() }),
+            inner: Arc::new(Inner {
+                reader,
+                fields,
+                documents,
+                place: place.clone(),
+                left_out: corpus.left_out().clone(),
+            }),
             permits: Arc::new(Semaphore::new(cores)),
         })
     }
@@ -125,6 +132,11 @@ impl Bm25 {
     /// How many documents (passages, of a folder) there are.
     pub fn documents(&self) -> u64 {
         self.inner.documents
+    }
+
+    /// What lies in the corpus's folder and is no part of it.
+    pub fn left_out(&self) -> &LeftOut {
+        &self.inner.left_out
     }
 }
 

@@ -51,6 +51,20 @@ async fn policy_echo_seed_and_contexts_are_as_asked() {
 }
 
 #[tokio::test]
+async fn the_source_of_a_tool_is_bounded_by_the_limit_of_setting_up() {
+    let server = Server::start(options()).await;
+    let tool =
+        |source: &str| json!({"limits": {"set_up": 0.5, "block": 600}, "tools": [{"name": "t", "source": source}]});
+    let (status, answer) = server.try_post("/v1/repls", tool("while True: pass")).await;
+    assert_eq!((status.as_u16(), answer["error"]["type"].as_str()), (422, Some("stopped")), "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().starts_with("setting up was stopped"), "{answer}");
+    let made = server.post("/v1/repls", tool("t = 42")).await;
+    assert_eq!(made["limits"]["set_up"], 0.5);
+    assert_eq!(server.run(made["repl"].as_str().unwrap(), "print(t)").await["stdout"], "42\n");
+    assert_eq!(server.refused("/v1/repls", json!({"limits": {"set_up": 0}})).await, crate::kind(400, "request"));
+}
+
+#[tokio::test]
 async fn limits_hold_and_no_more_than_the_servers_are_given() {
     let server = Server::start(options()).await;
     let asked = json!({"limits": {"block": 0.1, "output_bytes": 100, "memory_bytes": 1u64 << 40}});

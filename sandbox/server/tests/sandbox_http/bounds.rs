@@ -39,6 +39,8 @@ async fn bad_requests_are_refused_with_what_was_expected() {
         (&execute, r#"{"code": "1", "wait_s": -1}"#),
         (&bind, r#"{"name": "x"}"#),
         (&bind, r#"{"name": "x", "value": NaN}"#),
+        (&bind, r#"{"name": "x", "value": [1e999]}"#),
+        (&bind, r#"{"context": -1e999}"#),
         (&bind, r#"{"context": 1, "name": "x"}"#),
     ];
     for (path, body) in bad {

@@ -45,6 +45,48 @@ async fn an_answer_may_be_an_exception() {
 }
 
 #[tokio::test]
+async fn an_exception_that_python_does_not_know_is_a_runtime_error_that_names_it() {
+    let server = Server::start(options()).await;
+    let repl = server.repl(json!({"functions": ALL})).await;
+    let path = |what: &str| format!("/v1/repls/{repl}/{what}");
+    for (kind, expected, message) in [
+        ("RateLimitError", "RuntimeError", "RateLimitError: wait"),
+        ("print", "RuntimeError", "print: wait"),
+        ("UnicodeDecodeError", "RuntimeError", "UnicodeDecodeError: wait"),
+        ("TimeoutError", "TimeoutError", "wait"),
+        ("RuntimeError", "RuntimeError", "wait"),
+    ] {
+        server.post(&path("execute"), json!({"code": "llm_query('?')"})).await;
+        let done = server.post(&path("return"), json!({"raise": {"type": kind, "message": "wait"}})).await;
+        assert_eq!(done["error"], json!({"type": expected, "message": message}), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn names_of_builtins_and_of_the_scaffold_are_refused_by_name() {
+    let server = Server::start(options()).await;
+    let repl = server.repl(json!({})).await;
+    let long = "context_12".to_owned();
+    for name in ["print", "ValueError", "eval", "__import__", "class", "FINAL", "llm_query", "context", &long, "1x", ""]
+    {
+        let bind = json!({"name": name, "value": 1});
+        let tool = json!({"tools": [{"name": "fine"}, {"name": name}]});
+        let python = json!({"tools": [{"name": name, "source": format!("{name} = 1")}]});
+        for (path, body) in
+            [(format!("/v1/repls/{repl}/bind"), bind), ("/v1/repls".into(), tool), ("/v1/repls".into(), python)]
+        {
+            let (status, answer) = server.try_post(&path, body).await;
+            assert_eq!((status.as_u16(), &answer["error"]["type"]), (400, &Value::from("name")), "{name}: {answer}");
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert!(message.starts_with(&format!("`{name}` cannot be bound: ")), "{message}");
+        }
+    }
+    let twice = json!({"tools": [{"name": "a"}, {"name": "a", "source": "a = 1"}]});
+    assert_eq!(server.refused("/v1/repls", twice).await, kind(400, "name"));
+    assert_eq!(server.run(&repl, "print(len('ab'))").await["stdout"], "2\n");
+}
+
+#[tokio::test]
 async fn an_answer_to_another_call_is_refused() {
     let server = Server::start(options()).await;
     let repl = server.repl(json!({"functions": ALL})).await;

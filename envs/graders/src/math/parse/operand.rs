@@ -8,6 +8,7 @@ use num_traits::{One, Zero};
 use super::super::ast::{Function, Node};
 use super::super::budget::Stop;
 use super::super::lex::{self, Kind};
+use super::super::rational;
 use super::super::words;
 use super::Parser;
 
@@ -339,7 +340,11 @@ impl Parser<'_> {
         let digits = format!("{whole}{fraction}");
         let value = digits.parse::<BigInt>().unwrap_or_else(|_| BigInt::zero());
         let power = BigInt::from(10).pow(scale.unsigned_abs() as u32);
-        Ok(if scale < 0 { BigRational::new(value, power) } else { BigRational::from_integer(value * power) })
+        if scale < 0 {
+            rational::reduced(value, power, self.budget)
+        } else {
+            Ok(BigRational::from_integer(value * power))
+        }
     }
 
     /// `0.1\overline{6}`
@@ -365,7 +370,8 @@ impl Parser<'_> {
         let nines = BigInt::from(10).pow(period.len() as u32) - BigInt::one();
         let shift = BigInt::from(10).pow(places as u32);
         let period = period.parse::<BigInt>().unwrap_or_else(|_| BigInt::zero());
-        Ok(Node::Number(value + BigRational::new(period, nines * shift)))
+        let period = rational::reduced(period, nines * shift, self.budget)?;
+        Ok(Node::Number(rational::plus(&value, &period, self.budget)?))
     }
 
     fn word(&mut self, word: &str) -> Result<Node, Stop> {
