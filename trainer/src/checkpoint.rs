@@ -167,8 +167,7 @@ impl CheckpointStore {
             Err(error) => return Err(TrainError::io("read", &self.root)(error)),
         };
         let names = entries.flatten().map(|entry| entry.file_name());
-        let mut steps: Vec<u64> =
-            names.filter_map(|name| name.to_str()?.strip_prefix(PREFIX)?.parse().ok()).collect();
+        let mut steps: Vec<u64> = names.filter_map(|name| name.to_str()?.strip_prefix(PREFIX)?.parse().ok()).collect();
         steps.sort_unstable();
         Ok(steps)
     }
@@ -274,7 +273,9 @@ impl Checkpoint {
         };
         let manifest = path.join("manifest.json");
         if !manifest.exists() {
-            return Err(broken("expected a checkpoint with a `manifest.json`, found none: it is half-written".to_owned()));
+            return Err(broken(
+                "expected a checkpoint with a `manifest.json`, found none: it is half-written".to_owned(),
+            ));
         }
         let manifest: Manifest = read_json(&manifest)?;
         if manifest.format != FORMAT {
@@ -327,7 +328,10 @@ impl Checkpoint {
         if found != self.state.parameters {
             return Err(TrainError::File {
                 path: self.path.clone(),
-                reason: format!("it trains {} parameters, this run {found}: resume with the same settings", self.state.parameters),
+                reason: format!(
+                    "it trains {} parameters, this run {found}: resume with the same settings",
+                    self.state.parameters
+                ),
             });
         }
         let moments = if self.state.optimizer_steps > 0 {

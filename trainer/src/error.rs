@@ -63,7 +63,9 @@ pub enum TrainError {
         reason: String,
     },
     /// A loss that is not a number.
-    #[error("the loss is {value}: first non-finite token in row {row}, response token {token} (log-probability {logprob})")]
+    #[error(
+        "the loss is {value}: first non-finite token in row {row}, response token {token} (log-probability {logprob})"
+    )]
     NonFinite {
         /// The loss.
         value: f64,

@@ -61,12 +61,7 @@ fn copy_side_files(base: &Path, to: &Path, kind: Kind) -> Result<(), TrainError>
 }
 
 /// The weight files alone. `max_bytes` bounds each.
-pub fn save_weights(
-    model: &TrainModel,
-    folder: Option<&Path>,
-    kind: Kind,
-    max_bytes: u64,
-) -> Result<(), TrainError> {
+pub fn save_weights(model: &TrainModel, folder: Option<&Path>, kind: Kind, max_bytes: u64) -> Result<(), TrainError> {
     let parts: Vec<Part> = model.base_parts().cloned().collect();
     let size = |part: &Part| part.numel() as u64 * kind.elt_size_in_bytes() as u64;
     let mut files: Vec<Vec<&Part>> = vec![Vec::new()];

@@ -177,9 +177,7 @@ impl SafetensorsReader {
             return Err(wrong(expected(), format!("bytes {from} to {to}")));
         }
         let mut bytes = vec![0; to - from];
-        self.file
-            .read_exact_at(&mut bytes, self.data + from as u64)
-            .map_err(TrainError::io("read", &self.path))?;
+        self.file.read_exact_at(&mut bytes, self.data + from as u64).map_err(TrainError::io("read", &self.path))?;
         Ok(Tensor::f_from_data_size(&bytes, shape, stored)?)
     }
 }

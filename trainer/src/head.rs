@@ -184,7 +184,8 @@ impl Totals {
     fn new(weights: &HeadWeights, train_weight: bool) -> Result<Self, TchError> {
         let zeros = |t: &Tensor| crate::decoder::zeros(&t.size(), wide(t.kind()));
         let weight = if train_weight { Some(zeros(&weights.weight)?) } else { None };
-        let adapter = weights.adapter.as_ref().map(|(a, b, _)| Ok::<_, TchError>((zeros(a)?, zeros(b)?))).transpose()?;
+        let adapter =
+            weights.adapter.as_ref().map(|(a, b, _)| Ok::<_, TchError>((zeros(a)?, zeros(b)?))).transpose()?;
         Ok(Self { weight, adapter })
     }
 

@@ -139,9 +139,7 @@ impl LoraConfig {
                     return Err(wrong("target_modules", format!("`{name}`, which no module is called")));
                 }
                 let names = names.clone();
-                Box::new(move |path| {
-                    names.iter().any(|n| ends(path, n) || (n == "all-linear" && path != "lm_head"))
-                })
+                Box::new(move |path| names.iter().any(|n| ends(path, n) || (n == "all-linear" && path != "lm_head")))
             }
         };
         if let Some(name) = self.exclude_modules.iter().find(|name| !exists(name)) {

@@ -182,7 +182,9 @@ impl TrainModel {
         let known = Self::build(&config, &options, group, &Source::Files(&weights))?;
         let names: std::collections::BTreeSet<&str> = known.names().collect();
         let surplus = |name: &&str| {
-            !names.contains(name) && !name.ends_with("rotary_emb.inv_freq") && !(config.tied && *name == "lm_head.weight")
+            !names.contains(name)
+                && !name.ends_with("rotary_emb.inv_freq")
+                && !(config.tied && *name == "lm_head.weight")
         };
         if let Some(name) = weights.names().find(surplus) {
             return Err(TrainError::Model(ModelError::Config {
@@ -208,8 +210,7 @@ impl TrainModel {
     ) -> Result<Self, TrainError> {
         let _guard = tch::no_grad_guard();
         options.lora.validate("model.lora")?;
-        let targets =
-            if options.lora.rank > 0 { Some(options.lora.targets(config, "model.lora")?) } else { None };
+        let targets = if options.lora.rank > 0 { Some(options.lora.targets(config, "model.lora")?) } else { None };
         let full = targets.is_none();
         let rank = options.lora.rank;
         let mut layouts = Vec::new();
@@ -311,10 +312,7 @@ impl TrainModel {
     pub fn resident_bytes(&self) -> usize {
         let size = |t: &Tensor| t.numel() * t.kind().elt_size_in_bytes();
         let of = |u: &Unit| {
-            size(&u.frozen)
-                + size(&u.master)
-                + u.compute.as_ref().map_or(0, size)
-                + u.gradient.as_ref().map_or(0, size)
+            size(&u.frozen) + size(&u.master) + u.compute.as_ref().map_or(0, size) + u.gradient.as_ref().map_or(0, size)
         };
         self.units.iter().map(of).sum()
     }
@@ -343,12 +341,14 @@ impl TrainModel {
     fn gather(&self, unit: usize, gradients: bool) -> Result<Gathered, TrainError> {
         let unit = &self.units[unit];
         let _guard = tch::no_grad_guard();
-        let frozen = if unit.layout.frozen.numel() > 0 { self.whole(&unit.frozen)? } else { unit.frozen.shallow_clone() };
+        let frozen =
+            if unit.layout.frozen.numel() > 0 { self.whole(&unit.frozen)? } else { unit.frozen.shallow_clone() };
         let mut leaves = Vec::new();
         if unit.layout.trained.numel() > 0 {
             let trained = self.whole(unit.compute.as_ref().unwrap_or(&unit.master))?;
             for slot in unit.layout.trained.slots() {
-                let leaf = trained.f_narrow(0, slot.offset, slot.numel())?.f_view(slot.shape().as_slice())?.f_detach()?;
+                let leaf =
+                    trained.f_narrow(0, slot.offset, slot.numel())?.f_view(slot.shape().as_slice())?.f_detach()?;
                 leaves.push(if gradients { leaf.f_set_requires_grad(true)? } else { leaf });
             }
         }
@@ -377,11 +377,9 @@ impl TrainModel {
         let weight = root.get(layout, self.root.head.unwrap_or(self.root.embedding))?.f_detach()?;
         let adapter = match self.root.adapter {
             None => None,
-            Some((a, b)) => Some((
-                root.get(layout, a)?.f_detach()?,
-                root.get(layout, b)?.f_detach()?,
-                self.options.lora.scaling(),
-            )),
+            Some((a, b)) => {
+                Some((root.get(layout, a)?.f_detach()?, root.get(layout, b)?.f_detach()?, self.options.lora.scaling()))
+            }
         };
         Ok(HeadWeights { weight, adapter })
     }
@@ -439,12 +437,7 @@ impl TrainModel {
         self.predict_with(batch, options, 0.0)
     }
 
-    fn predict_with(
-        &self,
-        batch: &MicroBatch,
-        options: HeadOptions,
-        scaling: f64,
-    ) -> Result<Predictions, TrainError> {
+    fn predict_with(&self, batch: &MicroBatch, options: HeadOptions, scaling: f64) -> Result<Predictions, TrainError> {
         let _guard = tch::no_grad_guard();
         self.check(batch)?;
         let root = self.gather(0, false)?;
@@ -590,11 +583,8 @@ impl TrainModel {
             }
             let scalar = y.f_mul(&d_x)?.f_sum(None)?;
             drop(y);
-            let mut found = if wanted.is_empty() {
-                Vec::new()
-            } else {
-                Tensor::f_run_backward(&[scalar], &wanted, false, false)?
-            };
+            let mut found =
+                if wanted.is_empty() { Vec::new() } else { Tensor::f_run_backward(&[scalar], &wanted, false, false)? };
             if through && let Some(next) = found.pop() {
                 d_x = next;
             }
@@ -910,7 +900,8 @@ fn initial(part: &Part, source: &Source<'_>, options: &ModelOptions) -> Result<T
     let shape = part.shape.as_slice();
     let float = (Kind::Float, Device::Cpu);
     let own_seed = |seed: u64| {
-        let hash = part.name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let hash =
+            part.name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         ((hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 1) as i64
     };
     if part.name.ends_with("lora_B.weight") {

@@ -216,11 +216,8 @@ impl AdamW {
         let patterns: Vec<Regex> = config.groups.iter().filter_map(|g| Regex::new(&g.pattern).ok()).collect();
         let world = model.group().world_size() as i64;
         let rank = model.group().rank() as i64;
-        let stretches = model
-            .units
-            .iter()
-            .map(|unit| stretches(&unit.layout.trained, &config, &patterns, rank, world))
-            .collect();
+        let stretches =
+            model.units.iter().map(|unit| stretches(&unit.layout.trained, &config, &patterns, rank, world)).collect();
         Ok(Self { config, stretches, moments: model.units.iter().map(|_| None).collect(), steps: 0, skipped: 0 })
     }
 

@@ -55,9 +55,21 @@ pub fn read_config(folder: &Path) -> Result<LoraConfig, TrainError> {
         _ => false,
     };
     for key in [
-        "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "layer_replication",
-        "bias", "lora_bias", "trainable_token_indices", "target_parameters", "fan_in_fan_out", "use_qalora", "corda_config",
-        "eva_config", "alora_invocation_tokens",
+        "use_dora",
+        "rank_pattern",
+        "alpha_pattern",
+        "modules_to_save",
+        "layers_to_transform",
+        "layer_replication",
+        "bias",
+        "lora_bias",
+        "trainable_token_indices",
+        "target_parameters",
+        "fan_in_fan_out",
+        "use_qalora",
+        "corda_config",
+        "eva_config",
+        "alora_invocation_tokens",
     ] {
         if let Some(value) = file.rest.get(key).filter(|value| !empty(value)) {
             return Err(wrong(key, "nothing (this trainer does not do it)", value.to_string()));

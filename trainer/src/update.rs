@@ -7,13 +7,13 @@
 //! and of the reference use the same temperature.
 
 use espalier_algorithms::config::{AdvantageEstimatorKind, AlgorithmConfig};
+use espalier_algorithms::entropy;
 use espalier_algorithms::kl::{KlController, kl_loss};
 use espalier_algorithms::losses::{LossInput, PolicyLoss, built_in, policy_loss, select_tokens};
 use espalier_algorithms::metrics::{Metric, Metrics};
+use espalier_algorithms::off_policy::{self, OffPolicyInput};
 use espalier_algorithms::reduction::{Reduction, ReductionRow};
 use espalier_algorithms::tree::{TreeRow, row_weights};
-use espalier_algorithms::off_policy::{self, OffPolicyInput};
-use espalier_algorithms::entropy;
 use espalier_distributed::Reduction as Collective;
 use espalier_inference::TokenId;
 use tch::{Kind, Tensor};
@@ -262,17 +262,20 @@ impl Policy {
             let batch = MicroBatch::packed(&pack, &group)?;
             let part = columns.select(&batch.rows, Some(&extra))?;
             let mut failed = None;
-            let result = self.model.forward_backward(&batch, head, &mut |predictions| {
-                match micro_loss(loss, &config, predictions, &part) {
-                    Ok((value, own)) => {
-                        metrics.merge(own);
-                        Ok(value)
-                    }
-                    Err(error) => {
-                        let reason = error.to_string();
-                        failed = Some((&batch.rows, error));
-                        Err(TrainError::Row { row: 0, reason })
-                    }
+            let result = self.model.forward_backward(&batch, head, &mut |predictions| match micro_loss(
+                loss,
+                &config,
+                predictions,
+                &part,
+            ) {
+                Ok((value, own)) => {
+                    metrics.merge(own);
+                    Ok(value)
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    failed = Some((&batch.rows, error));
+                    Err(TrainError::Row { row: 0, reason })
                 }
             });
             total += match (result, failed) {
@@ -327,12 +330,7 @@ impl Flat {
     /// What the sampler said beside what the trainer says, where the sampler said something.
     fn against_sampler(&self) -> Option<OffPolicyInput<'_>> {
         let rollout_logprobs = self.rollout.as_ref()?;
-        Some(OffPolicyInput {
-            old_logprobs: &self.old,
-            rollout_logprobs,
-            mask: &self.mask,
-            row_offsets: &self.offsets,
-        })
+        Some(OffPolicyInput { old_logprobs: &self.old, rollout_logprobs, mask: &self.mask, row_offsets: &self.offsets })
     }
 
     fn input<'a>(

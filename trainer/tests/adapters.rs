@@ -50,7 +50,8 @@ fn an_adapter_that_is_written_is_pefts_own_file_tensor_by_tensor() {
         for (name, shape) in &shapes {
             assert!(ours.get(name, shape).unwrap().equal(&theirs.get(name, shape).unwrap()), "{case}, {name}");
         }
-        let (ours, theirs) = (peft::read_config(&folder).unwrap(), peft::read_config(&fixture(&format!("lora/{case}"))).unwrap());
+        let (ours, theirs) =
+            (peft::read_config(&folder).unwrap(), peft::read_config(&fixture(&format!("lora/{case}"))).unwrap());
         assert_eq!((ours.rank, ours.alpha, ours.use_rslora), (theirs.rank, theirs.alpha, theirs.use_rslora));
     }
 }

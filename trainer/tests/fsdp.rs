@@ -90,7 +90,10 @@ fn compare(family: &str, lora: &LoraConfig, precision: TrainPrecision, world: us
     for (rank, thread) in ranks.into_iter().enumerate() {
         let shared = thread.join().unwrap();
         for (step, (a, b)) in shared.losses.iter().zip(&alone.losses).enumerate() {
-            assert!((a - b).abs() <= tolerance * b.abs(), "{family}, rank {rank} of {world}, step {step}: loss {a}, {b}");
+            assert!(
+                (a - b).abs() <= tolerance * b.abs(),
+                "{family}, rank {rank} of {world}, step {step}: loss {a}, {b}"
+            );
         }
         for (step, (a, b)) in shared.norms.iter().zip(&alone.norms).enumerate() {
             assert!((a - b).abs() <= 10.0 * tolerance * b.abs(), "rank {rank} of {world}, step {step}: norm {a}, {b}");

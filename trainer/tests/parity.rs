@@ -11,8 +11,7 @@ use espalier_trainer::{ModelOptions, TrainModel, TrainPrecision, peft};
 use tch::{Kind, Tensor};
 
 const FAMILIES: [&str; 6] = ["llama", "llama_tied", "llama_yarn", "llama_linear", "qwen2", "qwen3"];
-const ADAPTERS: [&str; 5] =
-    ["llama_all_linear", "llama_qv", "llama_lm_head", "qwen3_all_linear", "qwen3_qv_rslora"];
+const ADAPTERS: [&str; 5] = ["llama_all_linear", "llama_qv", "llama_lm_head", "qwen3_all_linear", "qwen3_qv_rslora"];
 
 fn options(lora: LoraConfig, gradient_checkpointing: bool) -> ModelOptions {
     ModelOptions { precision: TrainPrecision::F32, lora, gradient_checkpointing, seed: 0 }
@@ -35,9 +34,7 @@ fn adapted(case: &str, checkpointing: bool) -> TrainModel {
 /// Mean over masked tokens of -log p, and its gradients.
 fn loss(model: &mut TrainModel, batch: &MicroBatch, mask: &Tensor, head: HeadOptions) -> f64 {
     let count = mask.sum(Kind::Double).double_value(&[]);
-    model
-        .forward_backward(batch, head, &mut |p| Ok(-(&p.logprobs * mask).sum(None) / count))
-        .unwrap()
+    model.forward_backward(batch, head, &mut |p| Ok(-(&p.logprobs * mask).sum(None) / count)).unwrap()
 }
 
 /// Logits differ by a constant from log-probabilities: each token's log-probability under the reference's logits.
@@ -121,7 +118,9 @@ fn chunks_of_the_output_layer_and_what_is_kept_change_nothing() {
     };
     let whole = HeadOptions { temperature: 0.7, entropy: true, ..HeadOptions::default() };
     let (a, of_a) = run(whole);
-    for head in [HeadOptions { keep_bytes: 0, ..whole }, HeadOptions { chunk_bytes: 96 * 4 * 5, keep_bytes: 0, ..whole }] {
+    for head in
+        [HeadOptions { keep_bytes: 0, ..whole }, HeadOptions { chunk_bytes: 96 * 4 * 5, keep_bytes: 0, ..whole }]
+    {
         let (b, of_b) = run(head);
         close("loss", a, b, 1e-5);
         for (name, gradient) in &of_a {
@@ -145,12 +144,19 @@ fn entropy_and_temperature_have_the_gradients_of_their_formulas() {
     model.forward_backward(&batch, head, &mut |p| Ok(objective(p))).unwrap();
     let gradients = model.gradients().unwrap();
     // Central differences along a random direction of one parameter at a time.
-    for name in ["model.layers.1.mlp.up_proj.weight", "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"] {
+    for name in
+        ["model.layers.1.mlp.up_proj.weight", "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"]
+    {
         let gradient = &gradients[name];
         tch::manual_seed(7);
         let direction = gradient.randn_like();
         let mut moved = |by: f64| {
-            let mut model = TrainModel::load(&fixture("models/llama"), ModelOptions { precision: TrainPrecision::F64, ..Default::default() }, Group::single()).unwrap();
+            let mut model = TrainModel::load(
+                &fixture("models/llama"),
+                ModelOptions { precision: TrainPrecision::F64, ..Default::default() },
+                Group::single(),
+            )
+            .unwrap();
             let mut at = std::collections::BTreeMap::new();
             model
                 .visit(espalier_trainer::model::Visit::Trained, &mut |n, v| {
@@ -198,9 +204,8 @@ fn micro_batches_add_up_to_the_whole_batch() {
     let mut sum = 0.0;
     for row in 0..3 {
         let batch = MicroBatch::packed(&pack, &[row]).unwrap();
-        sum += parts
-            .forward_backward(&batch, HeadOptions::default(), &mut |p| Ok(-p.logprobs.sum(None) / count))
-            .unwrap();
+        sum +=
+            parts.forward_backward(&batch, HeadOptions::default(), &mut |p| Ok(-p.logprobs.sum(None) / count)).unwrap();
     }
     close("loss", sum, all, 1e-6);
     let parts = parts.gradients().unwrap();

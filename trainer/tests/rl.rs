@@ -61,7 +61,8 @@ impl World {
     }
 
     fn rows(&self, names: &[&str]) {
-        let lines: Vec<String> = names.iter().map(|n| json!({"uid": n, "prompt": format!("say {n}")}).to_string()).collect();
+        let lines: Vec<String> =
+            names.iter().map(|n| json!({"uid": n, "prompt": format!("say {n}")}).to_string()).collect();
         std::fs::write(self.path().join("rows.jsonl"), lines.join("\n")).unwrap();
     }
 
@@ -97,8 +98,14 @@ impl World {
         let base = config.trainer.policy.model.path.clone();
         let prompts = |key| {
             let sources = if key == "train" { &config.data.train_data } else { &config.data.val_data };
-            Prompts::read(sources, &config.environment.env_class, &config.environment.params, &Registry::standard(), key)
-                .unwrap()
+            Prompts::read(
+                sources,
+                &config.environment.env_class,
+                &config.environment.params,
+                &Registry::standard(),
+                key,
+            )
+            .unwrap()
         };
         let (train, eval) = (prompts("train"), prompts("eval"));
         let options = ModelOptions {
@@ -233,9 +240,15 @@ fn settings_that_cannot_train_are_refused_by_key() {
     refused(&|c| c.trainer.policy.model.path = "".into(), "trainer.policy.model.path");
     refused(&|c| c.data.train_data.clear(), "data.train_data");
     refused(&|c| c.generator.sampling_params.logprobs = false, "generator.sampling_params.logprobs");
-    refused(&|c| c.generator.sampling_params = SamplingParams { temperature: 0.0, ..SamplingParams::default() }, "temperature");
+    refused(
+        &|c| c.generator.sampling_params = SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+        "temperature",
+    );
     refused(&|c| c.trainer.policy.model.lora = LoraConfig { rank: -1, ..LoraConfig::default() }, "lora.rank");
-    refused(&|c| c.trainer.policy.optimizer_config = OptimizerConfig { lr: f64::NAN, ..OptimizerConfig::default() }, "optimizer_config.lr");
+    refused(
+        &|c| c.trainer.policy.optimizer_config = OptimizerConfig { lr: f64::NAN, ..OptimizerConfig::default() },
+        "optimizer_config.lr",
+    );
     refused(
         &|c| {
             c.trainer.algorithm.use_kl_in_reward = true;

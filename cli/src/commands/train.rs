@@ -77,8 +77,7 @@ fn launch(processes: usize) -> Result<(), Failure> {
         }
     }
     let none: [(&str, &str); 0] = [];
-    spawn_local(processes, &program, arguments, none)
-        .map_err(|error| Failure::Internal(error.to_string()))
+    spawn_local(processes, &program, arguments, none).map_err(|error| Failure::Internal(error.to_string()))
 }
 
 /// This process's place among those of the job.
@@ -145,8 +144,8 @@ fn reporter(
     if !first {
         return Ok(Reporter { trackers: None, stop, quiet: true });
     }
-    let loggers: Loggers = serde_json::from_value(logger.clone())
-        .map_err(|error| Failure::Configuration(format!("`logger`: {error}")))?;
+    let loggers: Loggers =
+        serde_json::from_value(logger.clone()).map_err(|error| Failure::Configuration(format!("`logger`: {error}")))?;
     let spec = RunSpec {
         logger: loggers,
         project_name: names.0.to_owned(),
@@ -174,9 +173,7 @@ fn stop_flag(cancel: &CancellationToken) -> (Arc<AtomicBool>, tokio::task::JoinH
 }
 
 /// Runs work that blocks beside the runtime.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => Err(Failure::Internal(format!("training stopped: {error}"))),
@@ -211,9 +208,17 @@ pub(crate) async fn sft(arguments: SftArguments) -> Result<(), Failure> {
     if first {
         if json {
             let p = report.position;
-            outln!("{}", json!({"steps": p.step, "examples": p.examples, "loss": report.last_loss, "finished": report.finished}))?;
+            outln!(
+                "{}",
+                json!({"steps": p.step, "examples": p.examples, "loss": report.last_loss, "finished": report.finished})
+            )?;
         } else {
-            outln!("{} steps, {} examples, last loss {:.4}", report.position.step, report.position.examples, report.last_loss)?;
+            outln!(
+                "{} steps, {} examples, last loss {:.4}",
+                report.position.step,
+                report.position.examples,
+                report.last_loss
+            )?;
         }
     }
     finished(report.finished)
@@ -223,7 +228,9 @@ fn finished(whole: bool) -> Result<(), Failure> {
     if whole {
         return Ok(());
     }
-    Err(Failure::Interrupted("the last checkpoint is kept; the same command with `latest` to resume from goes on".to_owned()))
+    Err(Failure::Interrupted(
+        "the last checkpoint is kept; the same command with `latest` to resume from goes on".to_owned(),
+    ))
 }
 
 fn run_sft(config: SftConfig, stop: Arc<AtomicBool>, quiet: bool) -> Result<(SftReport, bool), Failure> {
@@ -247,7 +254,8 @@ fn run_sft(config: SftConfig, stop: Arc<AtomicBool>, quiet: bool) -> Result<(Sft
         vocabulary: vocabulary(&base),
     };
     let read = |entries: &[espalier_trainer::sft::config::DataEntry]| -> Result<Vec<DataSet>, Failure> {
-        let sets: Result<Vec<DataSet>, TrainError> = entries.iter().map(|entry| load(&entry.spec(), &options)).collect();
+        let sets: Result<Vec<DataSet>, TrainError> =
+            entries.iter().map(|entry| load(&entry.spec(), &options)).collect();
         let sets = sets?;
         for set in sets.iter().filter(|set| first && set.overlong + set.empty > 0) {
             say!(
@@ -288,7 +296,8 @@ fn run_sft(config: SftConfig, stop: Arc<AtomicBool>, quiet: bool) -> Result<(Sft
 /// An adapter in PEFT's layout, or a whole model.
 fn write_model(model: &TrainModel, to: &Path, base: &Path) -> Result<(), Failure> {
     if let Some(parent) = to.parent().filter(|p| !p.as_os_str().is_empty()) {
-        std::fs::create_dir_all(parent).map_err(|e| Failure::Output(format!("cannot create `{}`: {e}", parent.display())))?;
+        std::fs::create_dir_all(parent)
+            .map_err(|e| Failure::Output(format!("cannot create `{}`: {e}", parent.display())))?;
     }
     if model.targets().is_some() {
         return Ok(peft::save(model, to, &base.to_string_lossy())?);

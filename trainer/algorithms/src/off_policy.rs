@@ -14,7 +14,8 @@
 //! Products and means are over the tokens that the steps before left, products through a log-sum clamped to `+-20`. The
 //! result is constant: no gradient flows through it.
 //!
-//! Figures are over trainable tokens, shares of rows over rows with a trainable token: a masked token is no ratio of 0 or 1.
+//! Figures of ratios are over trainable tokens, so a masked token is no ratio of 0 or 1. The share that a part drops or caps is
+//! one of the tokens, or of the rows with a token, that the parts before left.
 
 use tch::{Kind, Tensor};
 
@@ -75,8 +76,6 @@ struct Corrector {
     rollout: Tensor,
     /// Trainable tokens.
     trainable: Tensor,
-    /// Rows with a trainable token.
-    live_rows: Tensor,
     recorder: Recorder,
 }
 
@@ -93,13 +92,11 @@ impl Corrector {
         let trainable = input.mask.to_kind(Kind::Bool);
         let outside = trainable.logical_not();
         let clean = |tensor: &Tensor| tensor.detach().to_kind(kind).masked_fill(&outside, 0.0);
-        let live_rows = rows.sum(&trainable.to_kind(Kind::Int64)).gt(0);
         Ok(Self {
             old: clean(input.old_logprobs),
             rollout: clean(input.rollout_logprobs),
             rows,
             trainable,
-            live_rows,
             recorder: Recorder::default(),
         })
     }
@@ -133,14 +130,15 @@ impl Corrector {
     }
 
     fn drop_outlier_rows(&mut self, config: &OffPolicyConfig, rho: &Tensor, kept: &Tensor) -> Tensor {
-        let rows_with = |tokens: Tensor| self.rows.sum(&tokens.logical_and(kept).to_kind(Kind::Int64)).gt(0);
         let none = || rho.zeros_like().to_kind(Kind::Bool);
-        let over = rows_with(config.outlier_token_is_threshold_high.map_or_else(none, |high| rho.gt(high)));
-        let under = rows_with(config.outlier_token_is_threshold_low.map_or_else(none, |low| rho.lt(low)));
+        let over = config.outlier_token_is_threshold_high.map_or_else(none, |high| rho.gt(high));
+        let under = config.outlier_token_is_threshold_low.map_or_else(none, |low| rho.lt(low));
+        let (over, under) = (self.rows_with(&over.logical_and(kept)), self.rows_with(&under.logical_and(kept)));
+        let left = self.rows_with(kept);
         let dropped = over.logical_or(&under);
-        self.recorder.mean("outlier_seq_masked_ratio", &dropped, &self.live_rows);
-        self.recorder.mean("outlier_seq_over_high_ratio", &over, &self.live_rows);
-        self.recorder.mean("outlier_seq_under_low_ratio", &under, &self.live_rows);
+        self.recorder.mean("outlier_seq_masked_ratio", &dropped, &left);
+        self.recorder.mean("outlier_seq_over_high_ratio", &over, &left);
+        self.recorder.mean("outlier_seq_under_low_ratio", &under, &left);
         kept.logical_and(&self.rows.spread(&dropped.logical_not()))
     }
 
@@ -161,7 +159,7 @@ impl Corrector {
             TisRatioType::Sequence => {
                 let cap = config.sequence_tis_ratio_clip_high;
                 let product = self.row_product(log_ratio, kept);
-                self.recorder.mean("tis_seq_clip_high_ratio", &product.gt(cap), &self.live_rows);
+                self.recorder.mean("tis_seq_clip_high_ratio", &product.gt(cap), &self.rows_with(kept));
                 self.rows.spread(&product.clamp_max(cap))
             }
         }
@@ -183,13 +181,19 @@ impl Corrector {
                 ("product", self.row_product(log_ratio, kept), config.product_mask_low, config.product_mask_high)
             }
         };
+        let left = self.rows_with(kept);
         let over = value.gt(high);
         let under = value.lt(low);
         let dropped = over.logical_or(&under);
-        self.recorder.mean(&format!("{name}_sequence_mask_masked_ratio"), &dropped, &self.live_rows);
-        self.recorder.mean(&format!("{name}_sequence_mask_over_high_ratio"), &over, &self.live_rows);
-        self.recorder.mean(&format!("{name}_sequence_mask_under_low_ratio"), &under, &self.live_rows);
+        self.recorder.mean(&format!("{name}_sequence_mask_masked_ratio"), &dropped, &left);
+        self.recorder.mean(&format!("{name}_sequence_mask_over_high_ratio"), &over, &left);
+        self.recorder.mean(&format!("{name}_sequence_mask_under_low_ratio"), &under, &left);
         kept.logical_and(&self.rows.spread(&dropped.logical_not()))
+    }
+
+    /// Whether any of `tokens` is set, for each row.
+    fn rows_with(&self, tokens: &Tensor) -> Tensor {
+        self.rows.sum(&tokens.to_kind(Kind::Int64)).gt(0)
     }
 
     /// Product of the kept tokens' ratios, of each row.

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-LENGTHS = [6, 1, 9, 4, 3]
+LENGTHS = [12, 3, 17, 8, 5]
 PROMPTS = ["p", "p", "q", "q", "q"]
 JUNK = 999.0  # what stands at masked tokens
 
@@ -221,12 +221,13 @@ def correction(config):
         for row in rows:
             for t in live_in(row):
                 weights[t] = min(product(row), cap)
-        figures["tis_seq_clip_high_ratio"] = share([product(row) > cap for row in rows])
+        figures["tis_seq_clip_high_ratio"] = share([product(row) > cap for row in rows if left & set(row)])
 
     if config.get("sequence_mask_metric"):
+        rows = [row for row in rows if left & set(row)]
         if config["sequence_mask_metric"] == "geometric":
             name, low, high = "geo", config.get("geo_mask_low", 0.99), config.get("geo_mask_high", 1.01)
-            value = [math.exp(np.mean([log[t] for t in row if t in left] or [0.0])) for row in rows]
+            value = [math.exp(np.mean([log[t] for t in row if t in left])) for row in rows]
         else:
             name, low, high = "product", config.get("product_mask_low", 0.5), config.get("product_mask_high", 2.0)
             value = [product(row) for row in rows]
@@ -339,24 +340,25 @@ LOSSES = [
     {"policy_loss_type": "cispo", "cispo": {"cispo_eps_clip_low": 1.0, "cispo_eps_clip_high": 0.5, "anchor": "rollout"}},
     {"policy_loss_type": "rollout_is"},
     {"policy_loss_type": "dppo", "dppo": {"dppo_type": "binary_tv", "delta_low": 0.05, "delta_high": 0.1}},
-    {"policy_loss_type": "dppo", "dppo": {"dppo_type": "binary_kl", "delta_low": 0.01, "delta_high": 0.03}},
+    {"policy_loss_type": "dppo", "dppo": {"dppo_type": "binary_kl", "delta_low": 0.03, "delta_high": 0.1}},
     {"policy_loss_type": "clip_cov", "clip_cov": {"clip_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 1.0}},
     {"policy_loss_type": "kl_cov", "kl_cov": {"kl_cov_frac": 0.3, "ppo_kl_coef": 0.7}},
     {"policy_loss_type": "cross_entropy"},
     {"policy_loss_type": "importance_sampling"},
 ]
 
+TOKEN_MASK = {"token_mask_is_threshold_low": 0.8, "token_mask_is_threshold_high": 1.2}
 CORRECTIONS = [
     {"tis_ratio_type": "token", "token_tis_ratio_clip_high": 1.2},
     {"tis_ratio_type": "sequence", "sequence_tis_ratio_clip_high": 1.1},
     {"sequence_mask_metric": "geometric", "geo_mask_low": 0.95, "geo_mask_high": 1.05},
     {"sequence_mask_metric": "product", "product_mask_low": 0.8, "product_mask_high": 1.5},
-    {"outlier_token_is_threshold_low": 0.68},
-    {"outlier_token_is_threshold_high": 1.45},
-    {"token_mask_is_threshold_low": 0.8, "token_mask_is_threshold_high": 1.2},
+    {"outlier_token_is_threshold_low": 0.71},
+    {"outlier_token_is_threshold_high": 1.35},
+    TOKEN_MASK,
     {
-        "outlier_token_is_threshold_high": 1.45,
-        "token_mask_is_threshold_low": 0.75,
+        "outlier_token_is_threshold_high": 1.35,
+        "token_mask_is_threshold_low": 0.7,
         "token_mask_is_threshold_high": 1.3,
         "tis_ratio_type": "sequence",
         "sequence_mask_metric": "geometric",
@@ -364,13 +366,14 @@ CORRECTIONS = [
         "geo_mask_high": 1.1,
     },
     {
-        "outlier_token_is_threshold_low": 0.68,
-        "token_mask_is_threshold_low": 0.75,
+        "outlier_token_is_threshold_low": 0.71,
+        "token_mask_is_threshold_low": 0.7,
         "token_mask_is_threshold_high": 1.3,
         "tis_ratio_type": "token",
+        "token_tis_ratio_clip_high": 1.1,
         "sequence_mask_metric": "product",
         "product_mask_low": 0.6,
-        "product_mask_high": 1.6,
+        "product_mask_high": 0.73,
     },
 ]
 REFUSES_CORRECTION = ("clip_cov", "kl_cov", "cross_entropy", "importance_sampling")
@@ -393,7 +396,7 @@ def main():
         weights, figures = correction(options)
         flat = [weights.get(t, 0.0) for t in range(len(MASK))]
         correction_cases.append({"config": options, "weights": flat, "metrics": figures})
-    kept = set(correction(CORRECTIONS[-1])[0])
+    kept = set(correction(TOKEN_MASK)[0])
     document = {
         "prompts": PROMPTS,
         "row_offsets": OFFSETS,

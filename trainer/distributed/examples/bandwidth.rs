@@ -1,7 +1,7 @@
 //! What all-gather and reduce-scatter move a second between ranks on this machine, and how long a barrier takes.
 //!
 //! ```text
-//! cargo run --release -p espalier-distributed --example bandwidth [RANKS]
+//! cargo run -p espalier-distributed --example bandwidth [RANKS]
 //! ```
 #![allow(clippy::print_stdout)]
 

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,18 @@ void pair(const Tensor& out, const Tensor& in, int64_t out_elements) {
               in.scalar_type(), ", got ", out.numel(), " of ", out.scalar_type());
 }
 
-void finish(const c10::intrusive_ptr<c10d::Work>& work, int64_t timeout_ms) { work->wait(milliseconds(timeout_ms)); }
+// Queues a collective and waits for its end. c10d's flight recorder changes a map of its own without a lock whenever a
+// group queues something: with several groups in one process, that is a race unless they queue one at a time.
+template <class F>
+void finish(F start, int64_t timeout_ms) {
+  static std::mutex queueing;
+  c10::intrusive_ptr<c10d::Work> work;
+  {
+    std::lock_guard<std::mutex> lock(queueing);
+    work = start();
+  }
+  work->wait(milliseconds(timeout_ms));
+}
 
 }  // namespace
 
@@ -108,7 +120,7 @@ int espalier_c10d_all_gather(Group* group, Tensor* out, Tensor* in, int64_t time
     pair(*out, *in, in->numel() * group->world);
     c10d::AllgatherOptions options;
     options.timeout = milliseconds(timeout_ms);
-    finish(group->gloo->_allgather_base(*out, *in, options), timeout_ms);
+    finish([&] { return group->gloo->_allgather_base(*out, *in, options); }, timeout_ms);
   });
 }
 
@@ -121,7 +133,7 @@ int espalier_c10d_all_to_all(Group* group, Tensor* out, Tensor* in, int64_t time
     c10d::AllToAllOptions options;
     options.timeout = milliseconds(timeout_ms);
     std::vector<int64_t> even;
-    finish(group->gloo->alltoall_base(*out, *in, even, even, options), timeout_ms);
+    finish([&] { return group->gloo->alltoall_base(*out, *in, even, even, options); }, timeout_ms);
   });
 }
 
@@ -138,7 +150,7 @@ int espalier_c10d_all_reduce(Group* group, Tensor* tensor, int reduction, int64_
       default: TORCH_CHECK(false, "unknown reduction ", reduction);
     }
     std::vector<Tensor> tensors{*tensor};
-    finish(group->gloo->allreduce(tensors, options), timeout_ms);
+    finish([&] { return group->gloo->allreduce(tensors, options); }, timeout_ms);
   });
 }
 
@@ -150,7 +162,7 @@ int espalier_c10d_broadcast(Group* group, Tensor* tensor, int root, int64_t time
     options.timeout = milliseconds(timeout_ms);
     options.rootRank = root;
     std::vector<Tensor> tensors{*tensor};
-    finish(group->gloo->broadcast(tensors, options), timeout_ms);
+    finish([&] { return group->gloo->broadcast(tensors, options); }, timeout_ms);
   });
 }
 

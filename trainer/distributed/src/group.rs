@@ -39,7 +39,7 @@ impl Reduction {
 }
 
 /// How long a collective between threads may take: a test that hangs should end.
-const THREADS_TIMEOUT: Duration = Duration::from_secs(60);
+const THREADS_TIMEOUT: Duration = Duration::from_mins(1);
 
 type Answer = Result<Vec<Vec<u8>>, DistributedError>;
 
@@ -134,7 +134,7 @@ impl Group {
             let store = Arc::clone(&store);
             Self::start((rank, world_size, rank), timeout, move || {
                 let devices = Devices::Address("127.0.0.1".to_owned());
-                GlooGroup::connect(&store, "/threads", rank, world_size, &devices, timeout).map_err(|e| failed(rank, e))
+                GlooGroup::connect(&store, "threads", rank, world_size, &devices, timeout).map_err(|e| failed(rank, e))
             })
         };
         let started: Vec<_> = (0..world_size).map(start).collect::<Result<_, _>>()?;
@@ -393,8 +393,12 @@ fn serve(wire: Wire, queue: &Receiver<Request>, broken: &OnceLock<String>) {
             }
         };
         let fatal = match &result {
-            Ok(_) | Err(DistributedError::Disagreement { .. } | DistributedError::Broken { .. }) => false,
-            Err(error) => broken.set(error.to_string()).is_ok(),
+            Err(
+                DistributedError::TimedOut { cause, .. }
+                | DistributedError::PeerLost { cause, .. }
+                | DistributedError::Libtorch { cause, .. },
+            ) => broken.set(format!("{operation}: {cause}")).is_ok(),
+            _ => false,
         };
         // Nobody listens where a `Work` was dropped: the other ranks needed it done all the same.
         let _ = answer.send(result);

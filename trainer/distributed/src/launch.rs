@@ -32,7 +32,7 @@ use output::Streams;
 const GRACE: Duration = Duration::from_secs(30);
 
 /// How long opening a store on this machine may take.
-const STORE_TIMEOUT: Duration = Duration::from_secs(60);
+const STORE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What is passed on to ranks, and whether it asks them to end.
 const FORWARDED: [(Signal, bool); 5] = [

@@ -28,7 +28,7 @@ impl Group {
     pub fn all_gather_json<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>, DistributedError> {
         let operation = Operation::AllGatherBytes;
         let all = self.all_gather_bytes(&self.to_json(operation, value)?)?;
-        all.iter().enumerate().map(|(peer, bytes)| self.from_json(operation, peer, bytes)).collect()
+        all.iter().enumerate().map(|(peer, bytes)| parse(self.rank(), operation, peer, bytes)).collect()
     }
 
     /// The root's value, passed on as JSON. What other ranks pass is ignored.
@@ -39,7 +39,7 @@ impl Group {
     ) -> Result<T, DistributedError> {
         let operation = Operation::BroadcastBytes;
         let bytes = if root == self.rank() { self.to_json(operation, value)? } else { Vec::new() };
-        self.from_json(operation, root, &self.broadcast_bytes(&bytes, root)?)
+        parse(self.rank(), operation, root, &self.broadcast_bytes(&bytes, root)?)
     }
 
     fn check_length(&self, operation: Operation, bytes: &[u8]) -> Result<(), DistributedError> {
@@ -54,14 +54,14 @@ impl Group {
         let (rank, peer) = (self.rank(), self.rank());
         serde_json::to_vec(value).map_err(|source| DistributedError::Json { rank, operation, peer, source })
     }
+}
 
-    fn from_json<T: DeserializeOwned>(
-        &self,
-        operation: Operation,
-        peer: usize,
-        bytes: &[u8],
-    ) -> Result<T, DistributedError> {
-        let rank = self.rank();
-        serde_json::from_slice(bytes).map_err(|source| DistributedError::Json { rank, operation, peer, source })
-    }
+/// Reads the value of rank `peer`.
+fn parse<T: DeserializeOwned>(
+    rank: usize,
+    operation: Operation,
+    peer: usize,
+    bytes: &[u8],
+) -> Result<T, DistributedError> {
+    serde_json::from_slice(bytes).map_err(|source| DistributedError::Json { rank, operation, peer, source })
 }

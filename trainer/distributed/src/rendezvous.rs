@@ -6,16 +6,18 @@
 //! | `srun` | `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID`; the job script exports `MASTER_ADDR` and `MASTER_PORT` |
 //! | by hand | the first five |
 
-use std::net::{IpAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::{DistributedError, VariableError};
 use crate::ffi::{Devices, GlooGroup, ShimError, Store};
+use crate::wire::deadline_after;
 
 /// How long a collective may take where nobody says otherwise: 30 minutes, as in torch.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// Where and how the ranks of a job meet.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,7 +151,7 @@ impl Rendezvous {
 
     /// Opens or finds the store, and connects to all other ranks.
     pub(crate) fn connect(&self, group: &str) -> Result<GlooGroup, DistributedError> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = deadline_after(self.timeout);
         let left = || deadline.saturating_duration_since(Instant::now());
         let failed = |ShimError(cause)| DistributedError::Rendezvous {
             rank: self.rank,
@@ -158,10 +160,11 @@ impl Rendezvous {
             timeout: self.timeout,
             cause,
         };
-        let listener = if self.rank == 0 && !self.hosted { Some(self.listen()?) } else { None };
+        let master = self.resolve().map_err(failed)?;
+        let listener = if self.rank == 0 && !self.hosted { Some(self.listen(master)?) } else { None };
         let store = Store::tcp(&self.master_addr, self.master_port, listener, left()).map_err(failed)?;
         let devices = if self.interfaces.is_empty() {
-            Devices::Address(self.local_address().map_err(failed)?.to_string())
+            Devices::Address(self.local_address(master).map_err(failed)?.to_string())
         } else {
             Devices::Interfaces(self.interfaces.clone())
         };
@@ -172,47 +175,55 @@ impl Rendezvous {
     pub(crate) fn prefix(&self) -> String {
         static GROUPS: AtomicU64 = AtomicU64::new(0);
         let group = GROUPS.fetch_add(1, Ordering::Relaxed);
-        format!("/espalier/attempt_{}/group_{group}", self.attempt)
+        format!("espalier/attempt_{}/group_{group}", self.attempt)
     }
 
-    fn master(&self) -> Result<IpAddr, ShimError> {
-        let found = (self.master_addr.as_str(), self.master_port).to_socket_addrs();
-        let found =
-            found.map_err(|e| ShimError(format!("`MASTER_ADDR`: cannot resolve `{}`: {e}", self.master_addr)))?;
-        // IPv4 first, as c10d's own clients do.
+    fn resolve(&self) -> Result<IpAddr, ShimError> {
+        let host = self.master_addr.as_str();
+        let found = (host, self.master_port).to_socket_addrs();
+        let found = found.map_err(|e| ShimError(format!("`MASTER_ADDR`: cannot resolve `{host}`: {e}")))?;
+        // IPv4 first: what `localhost` means to most.
         let mut addresses: Vec<IpAddr> = found.map(|a| a.ip()).collect();
         addresses.sort_by_key(IpAddr::is_ipv6);
-        addresses
-            .first()
-            .copied()
-            .ok_or_else(|| ShimError(format!("`MASTER_ADDR`: `{}` has no address", self.master_addr)))
+        addresses.first().copied().ok_or_else(|| ShimError(format!("`MASTER_ADDR`: `{host}` has no address")))
+    }
+
+    /// Whether the job cannot leave this machine. A name does not tell: that of the machine itself may be an alias of the
+    /// loopback here (Debian's 127.0.1.1), and an address of the network elsewhere.
+    fn stays_here(&self) -> bool {
+        self.master_addr == "localhost" || self.master_addr.parse().is_ok_and(|address: IpAddr| address.is_loopback())
     }
 
     /// The store's socket: reachable from this machine only where the job is.
-    fn listen(&self) -> Result<TcpListener, DistributedError> {
-        let failed = |cause: String| DistributedError::Store { address: self.address(), cause };
-        let host = match self.master().map_err(|ShimError(cause)| failed(cause))? {
-            loopback if loopback.is_loopback() => loopback,
-            IpAddr::V4(_) => IpAddr::from([0u8; 4]),
-            IpAddr::V6(_) => IpAddr::from([0u16; 8]),
-        };
-        TcpListener::bind((host, self.master_port)).map_err(|e| failed(e.to_string()))
+    fn listen(&self, master: IpAddr) -> Result<TcpListener, DistributedError> {
+        let host = if self.stays_here() { master } else { any_like(master) };
+        TcpListener::bind((host, self.master_port))
+            .map_err(|e| DistributedError::Store { address: self.address(), cause: e.to_string() })
     }
 
-    /// The address of this machine that the store is reached from. Connecting a UDP socket asks the routing table and
-    /// sends nothing.
-    fn local_address(&self) -> Result<IpAddr, ShimError> {
-        let master = self.master()?;
-        if master.is_loopback() {
+    /// The address of this machine that others reach it at: the one that packets to the store leave from.
+    fn local_address(&self, master: IpAddr) -> Result<IpAddr, ShimError> {
+        if self.stays_here() {
             return Ok(master);
         }
-        let any = if master.is_ipv4() { IpAddr::from([0u8; 4]) } else { IpAddr::from([0u16; 8]) };
-        UdpSocket::bind((any, 0))
-            .and_then(|socket| {
-                socket.connect((master, self.master_port))?;
-                socket.local_addr()
-            })
-            .map(|address| address.ip())
-            .map_err(|e| ShimError(format!("no route to `MASTER_ADDR` {master}: {e}")))
+        if master.is_loopback() {
+            // The store is on this machine, the others may not be: the address of the default route.
+            return Ok(source_towards(ELSEWHERE).unwrap_or(master));
+        }
+        source_towards(master).map_err(|e| ShimError(format!("no route to `MASTER_ADDR` {master}: {e}")))
     }
+}
+
+/// An address of no machine (TEST-NET-1, RFC 5737).
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+fn any_like(address: IpAddr) -> IpAddr {
+    if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// Where packets to `target` leave from. Connecting a UDP socket asks the routing table and sends nothing.
+fn source_towards(target: IpAddr) -> io::Result<IpAddr> {
+    let socket = UdpSocket::bind((any_like(target), 0))?;
+    socket.connect((target, 9))?; // any port will do
+    Ok(socket.local_addr()?.ip())
 }

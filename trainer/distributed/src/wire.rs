@@ -21,6 +21,11 @@ pub(crate) const MAX_BYTES: usize = 1 << 30;
 /// Raised when ranks of different builds could no longer work together.
 const PROTOCOL: i64 = 1;
 
+/// When a timeout that begins now is over. Ages count as a year.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(Duration::from_hours(365 * 24))
+}
+
 /// A collective with its arguments, all contiguous and checked on this rank.
 #[derive(Debug)]
 pub(crate) enum Collective {
@@ -80,7 +85,9 @@ impl Call {
     }
 
     fn describe(self) -> String {
-        let Some(operation) = self.operation() else { return "something that this version does not know".to_owned() };
+        let Some(operation) = self.operation() else {
+            return "something that this version does not know".to_owned();
+        };
         let kind = usize::try_from(self.kind).ok().and_then(|i| KINDS.get(i));
         let tensor = kind.map_or(String::new(), |kind| format!(" of {} elements of {kind:?}", self.size));
         match operation {
@@ -158,7 +165,7 @@ impl Wire {
     /// sent some.
     pub(crate) fn run(&self, collective: Collective) -> Result<Vec<Vec<u8>>, DistributedError> {
         let (rank, operation, timeout) = (self.rank, collective.operation(), self.timeout);
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         self.exchange(collective, deadline).map_err(|failure| match failure {
             Failure::Network(ShimError(cause)) if Instant::now() >= deadline => {
                 DistributedError::TimedOut { rank, operation, timeout, cause }
@@ -257,6 +264,9 @@ fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, TchError> {
     Ok(bytes)
 }
 
+/// How many elements are added at once: their 32-bit sums stay in the cache.
+const SUM_STEP: i64 = 1 << 16;
+
 /// Adds the rows of `blocks`, one a rank, in the order of ranks, and writes the sum to `output`. Sums of 16-bit floats
 /// are kept in 32 bits and rounded once, where `output` has 16.
 fn sum_blocks(blocks: &Tensor, output: &Tensor) -> Result<(), TchError> {
@@ -264,9 +274,17 @@ fn sum_blocks(blocks: &Tensor, output: &Tensor) -> Result<(), TchError> {
         Kind::BFloat16 | Kind::Half => Kind::Float,
         kind => kind,
     };
-    let mut sum = blocks.f_get(0)?.f_to_kind(kind)?;
-    for rank in 1..blocks.size2()?.0 {
-        let _ = sum.f_add_(&blocks.f_get(rank)?)?;
+    let (world, length) = blocks.size2()?;
+    let output = output.f_view([-1])?;
+    for start in (0..length).step_by(SUM_STEP as usize) {
+        let step = SUM_STEP.min(length - start);
+        let part = |rank| blocks.f_get(rank)?.f_narrow(0, start, step);
+        // In place where no conversion makes a copy: the blocks are read once.
+        let mut sum = part(0)?.f_to_kind(kind)?;
+        for rank in 1..world {
+            let _ = sum.f_add_(&part(rank)?)?;
+        }
+        output.f_narrow(0, start, step)?.f_copy_(&sum)?;
     }
-    output.f_view([-1])?.f_copy_(&sum)
+    Ok(())
 }

@@ -234,7 +234,11 @@ impl TrainConfig {
             "fsdp" => {}
             "fsdp2" => warnings.push("`trainer.strategy`: `fsdp2` is another name for `fsdp`; write `fsdp`".to_owned()),
             other => {
-                return wrong("trainer.strategy", "`fsdp` (the only strategy; `fsdp2` is the same)", format!("`{other}`"));
+                return wrong(
+                    "trainer.strategy",
+                    "`fsdp` (the only strategy; `fsdp2` is the same)",
+                    format!("`{other}`"),
+                );
             }
         }
         if t.policy.model.path.as_os_str().is_empty() {
@@ -269,7 +273,11 @@ impl TrainConfig {
             return wrong("trainer.ckpt_path", "a folder, as `trainer.resume_mode` is `latest`", "nothing".to_owned());
         }
         if !g.sampling_params.logprobs {
-            return wrong("generator.sampling_params.logprobs", "true: training compares with them", "false".to_owned());
+            return wrong(
+                "generator.sampling_params.logprobs",
+                "true: training compares with them",
+                "false".to_owned(),
+            );
         }
         if g.sampling_params.temperature == 0.0 {
             return wrong(

@@ -8,9 +8,7 @@ use espalier_engine::LocalEngine;
 use espalier_engine::adapters::{AdapterConfig, AdapterWeights};
 use espalier_generator::player::ModelTemplate;
 use espalier_generator::{Player, Players};
-use espalier_inference::{
-    EngineError, EngineInfo, GenerateRequest, Generation, InferenceEngine, SamplingParams,
-};
+use espalier_inference::{EngineError, EngineInfo, GenerateRequest, Generation, InferenceEngine, SamplingParams};
 use tch::Tensor;
 
 use crate::decoder::copied;
@@ -108,7 +106,8 @@ impl Sampler for LocalSampler {
             Weights::Adapter { tensors, config } => {
                 let model = &self.engine.config().decoder;
                 let wrong = |reason: String| TrainError::Sampling { reason };
-                let weights = AdapterWeights::from_tensors(&config, model, tensors).map_err(|e| wrong(e.to_string()))?;
+                let weights =
+                    AdapterWeights::from_tensors(&config, model, tensors).map_err(|e| wrong(e.to_string()))?;
                 let known = self.engine.adapters().iter().any(|(name, _)| name == ADAPTER);
                 let published = if known {
                     self.engine.update_adapter(ADAPTER, &weights)

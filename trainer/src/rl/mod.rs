@@ -104,7 +104,8 @@ impl TrainRun {
         let t = &self.config.trainer;
         let per_epoch = (self.train.len() / t.train_batch_size as u64).max(1);
         let total = t.max_training_steps.unwrap_or(u64::MAX).min(t.epochs * per_epoch);
-        let store = t.ckpt_path.as_ref().map(|root| CheckpointStore::new(root, usize::try_from(t.max_ckpts_to_keep).ok()));
+        let store =
+            t.ckpt_path.as_ref().map(|root| CheckpointStore::new(root, usize::try_from(t.max_ckpts_to_keep).ok()));
         let updates = (t.train_batch_size / t.policy_mini_batch_size) as u64 * u64::from(t.update_epochs_per_batch);
         let algorithm = t.algorithm.clone();
         let (every_eval, every_save) = (t.eval_interval, t.ckpt_interval);
@@ -327,19 +328,14 @@ impl TrainRun {
         times: &mut BTreeMap<&'static str, f64>,
     ) -> Result<Metrics, TrainError> {
         let g = &self.config.generator;
-        let sampled = Sampled {
-            samples_per_prompt: g.n_samples_per_prompt,
-            max_response: g.sampling_params.max_tokens as usize,
-        };
+        let sampled =
+            Sampled { samples_per_prompt: g.n_samples_per_prompt, max_response: g.sampling_params.max_tokens as usize };
         let mut rewards: Vec<Vec<f32>> = rows.iter().map(|row| row.row.rewards().to_vec()).collect();
         let mut metrics = Metrics::default();
         let at = Instant::now();
         let bare: Vec<UpdateRow> = rows.iter().map(bare).collect();
-        let reference = if needs_reference(algorithm) {
-            Some(self.policy.reference_logprobs(&bare, options)?)
-        } else {
-            None
-        };
+        let reference =
+            if needs_reference(algorithm) { Some(self.policy.reference_logprobs(&bare, options)?) } else { None };
         if let (true, Some(reference)) = (algorithm.use_kl_in_reward, &reference) {
             let old = self.policy.logprobs(&bare, options)?;
             let (mut sum, mut most, mut count) = (0.0, 0.0_f64, 0.0);
@@ -353,9 +349,7 @@ impl TrainRun {
                 count += 1.0;
             }
             let mean = if count > 0.0 { sum / count } else { 0.0 };
-            for (name, value) in
-                [("loss/avg_kl", mean), ("loss/avg_kl_max", most), ("loss/kl_loss_coef", kl.value())]
-            {
+            for (name, value) in [("loss/avg_kl", mean), ("loss/avg_kl_max", most), ("loss/kl_loss_coef", kl.value())] {
                 metrics.insert(name, Metric::Mean { sum: value, weight: 1.0 });
             }
             kl.update(mean, rows.len());
@@ -396,10 +390,8 @@ impl TrainRun {
             let count = all.len().max(1) as f64;
             let passed = by_prompt.values().filter(|scores| scores.iter().any(|s| *s > 0.0)).count() as f64;
             let n = self.config.generator.eval_n_samples_per_prompt;
-            let mut numbers: Numbers = rollout_metrics(&trees)
-                .into_iter()
-                .map(|(name, value)| (format!("eval/all/{name}"), value))
-                .collect();
+            let mut numbers: Numbers =
+                rollout_metrics(&trees).into_iter().map(|(name, value)| (format!("eval/all/{name}"), value)).collect();
             numbers.insert("eval/all/avg_score".to_owned(), all.iter().sum::<f64>() / count);
             numbers.insert(format!("eval/all/pass_at_{n}"), passed / by_prompt.len().max(1) as f64);
             numbers.insert(

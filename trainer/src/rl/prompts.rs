@@ -31,8 +31,11 @@ impl Prompts {
         registry: &Registry,
         key: &str,
     ) -> Result<Self, TrainError> {
-        let wrong =
-            |reason: String| TrainError::Config { key: key.to_owned(), expected: "rows to play".to_owned(), found: reason };
+        let wrong = |reason: String| TrainError::Config {
+            key: key.to_owned(),
+            expected: "rows to play".to_owned(),
+            found: reason,
+        };
         let prepared = registry.prepare(env, params).map_err(|e| wrong(e.to_string()))?;
         let mut rows = Vec::new();
         for source in sources {

@@ -253,10 +253,6 @@ impl SftConfig {
 
     /// Columns of the data.
     pub fn columns(&self) -> Columns {
-        Columns {
-            messages: self.messages_key.clone(),
-            tools: self.tools_key.clone(),
-            system: self.system_key.clone(),
-        }
+        Columns { messages: self.messages_key.clone(), tools: self.tools_key.clone(), system: self.system_key.clone() }
     }
 }

@@ -168,9 +168,8 @@ fn from_run(spec: &DataSpec) -> Result<Vec<Example>, TrainError> {
     let wrong = |reason: String| TrainError::File { path: spec.path.clone(), reason };
     let environment = Environment::new();
     let expression = spec.filter.as_deref().unwrap_or("true");
-    let filter = environment
-        .compile_expression(expression)
-        .map_err(|e| wrong(format!("filter `{expression}`: {e}")))?;
+    let filter =
+        environment.compile_expression(expression).map_err(|e| wrong(format!("filter `{expression}`: {e}")))?;
     let mut rows = Vec::new();
     for node in TrajectoryReader::open(&spec.path).map_err(|e| wrong(e.to_string()))? {
         let node = node.map_err(|e| wrong(e.to_string()))?;

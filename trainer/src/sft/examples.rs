@@ -6,9 +6,7 @@
 //! earlier turns), a new row starts.
 
 use espalier_inference::conversation::Extension;
-use espalier_inference::{
-    ChatTemplate, Conversation, ConversationOptions, Message, Role, TokenId, Tokenizer,
-};
+use espalier_inference::{ChatTemplate, Conversation, ConversationOptions, Message, Role, TokenId, Tokenizer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -70,16 +68,15 @@ impl ChatEncoder {
         let (Some(first), Some(last)) = (turns.first().copied(), turns.last().copied()) else {
             return Err("expected at least one message with role `assistant`, found none".to_owned());
         };
-        let options =
-            ConversationOptions { tools: tools.to_vec(), kwargs: self.kwargs.clone(), ..ConversationOptions::default() };
+        let options = ConversationOptions {
+            tools: tools.to_vec(),
+            kwargs: self.kwargs.clone(),
+            ..ConversationOptions::default()
+        };
         let failed = |e: espalier_inference::ConversationError| e.to_string();
-        let mut conversation = Conversation::new(
-            self.template.clone(),
-            self.tokenizer.clone(),
-            messages[..first].to_vec(),
-            options,
-        )
-        .map_err(failed)?;
+        let mut conversation =
+            Conversation::new(self.template.clone(), self.tokenizer.clone(), messages[..first].to_vec(), options)
+                .map_err(failed)?;
         let mut rows = Vec::new();
         let mut row = Example::default();
         row.push(conversation.ids(), 0.0);
@@ -241,10 +238,8 @@ fn tokens(ids: &Value, record: &Map<String, Value>) -> Result<Example, String> {
     if values.len() != ids.len() {
         return Err(format!("column `{name}`: {} entries, `input_ids` has {}", values.len(), ids.len()));
     }
-    let mut weights: Vec<f32> = values
-        .into_iter()
-        .map(|v| if name == "labels" { f32::from(u8::from(v >= 0.0)) } else { v as f32 })
-        .collect();
+    let mut weights: Vec<f32> =
+        values.into_iter().map(|v| if name == "labels" { f32::from(u8::from(v >= 0.0)) } else { v as f32 }).collect();
     if let Some(at) = weights.iter().position(|w| !w.is_finite()) {
         return Err(format!("column `{name}`: entry {at} is not finite"));
     }

@@ -130,11 +130,8 @@ fn micro_batches(
     own.into_iter()
         .map(|chosen| {
             let batch = MicroBatch::packed(&rows, &chosen)?;
-            let weights: Vec<f32> = batch
-                .rows
-                .iter()
-                .flat_map(|i| examples[*i].weights[rows[*i].predict_from..].iter().copied())
-                .collect();
+            let weights: Vec<f32> =
+                batch.rows.iter().flat_map(|i| examples[*i].weights[rows[*i].predict_from..].iter().copied()).collect();
             Ok((batch, Tensor::f_from_slice(&weights)?))
         })
         .collect()

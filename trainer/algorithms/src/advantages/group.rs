@@ -111,7 +111,7 @@ impl GroupFormula for Rloo {
 
 /// Maximum-likelihood reinforcement learning. See the module for the formula.
 ///
-/// Meant for scores that are not negative: a group mean near `-1e-6` has no meaning here.
+/// Meant for scores that are not negative: below a group mean of 0 the sign of every advantage turns.
 #[derive(Clone, Copy, Debug)]
 pub struct MaxRl;
 
@@ -125,7 +125,8 @@ impl GroupFormula for MaxRl {
             return vec![*score];
         }
         let mean = mean(scores);
-        scores.iter().map(|score| (score - mean) / (mean + EPSILON)).collect()
+        let divisor = mean + EPSILON;
+        scores.iter().map(|score| if divisor == 0.0 { 0.0 } else { (score - mean) / divisor }).collect()
     }
 }
 
