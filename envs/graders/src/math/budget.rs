@@ -67,6 +67,11 @@ impl Budget {
         if bits > self.limits.bits {
             return Err(Stop::Budget("bits of a number"));
         }
+        self.effort(bits)
+    }
+
+    /// Counts an operation on numbers of so many bits whose result is smaller than they.
+    pub(super) fn effort(&mut self, bits: u64) -> Result<(), Stop> {
         let words = 1 + bits / 64;
         self.spend(words + words * words / 64)
     }

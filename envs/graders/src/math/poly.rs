@@ -261,6 +261,9 @@ impl Poly {
         let mut result = Self::default();
         for (left, left_value) in &self.terms {
             for (right, right_value) in &other.terms {
+                if bits(left_value) + bits(right_value) > budget.limits.bits {
+                    return Err(Stop::Budget("bits of a number"));
+                }
                 let value = rational::times(left_value, right_value, budget)?;
                 if left.is_empty() || right.is_empty() {
                     let mono = if left.is_empty() { right.clone() } else { left.clone() };

@@ -61,7 +61,7 @@ async fn the_source_of_a_tool_is_bounded_by_the_limit_of_setting_up() {
     let made = server.post("/v1/repls", tool("t = 42")).await;
     assert_eq!(made["limits"]["set_up"], 0.5);
     assert_eq!(server.run(made["repl"].as_str().unwrap(), "print(t)").await["stdout"], "42\n");
-    assert_eq!(server.refused("/v1/repls", json!({"limits": {"set_up": 0}})).await, crate::kind(400, "request"));
+    assert_eq!(server.refused("/v1/repls", json!({"limits": {"set_up": 0}})).await, kind(400, "request"));
 }
 
 #[tokio::test]
