@@ -150,7 +150,7 @@ fn entropy_and_temperature_have_the_gradients_of_their_formulas() {
         let gradient = &gradients[name];
         tch::manual_seed(7);
         let direction = gradient.randn_like();
-        let mut moved = |by: f64| {
+        let moved = |by: f64| {
             let mut model = TrainModel::load(
                 &fixture("models/llama"),
                 ModelOptions { precision: TrainPrecision::F64, ..Default::default() },

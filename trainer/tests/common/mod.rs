@@ -9,25 +9,25 @@ use serde::Deserialize;
 use serde_json::Value;
 use tch::{Kind, Tensor};
 
-pub fn fixture(path: &str) -> PathBuf {
+pub(crate) fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path)
 }
 
-pub fn expected(path: &str) -> (Value, SafetensorsReader) {
+pub(crate) fn expected(path: &str) -> (Value, SafetensorsReader) {
     let json = std::fs::read_to_string(fixture(path).join("expected.json")).unwrap();
     let tensors = fixture(path).join("expected.safetensors");
     (serde_json::from_str(&json).unwrap(), SafetensorsReader::open(&tensors).unwrap())
 }
 
 #[derive(Deserialize)]
-pub struct Rows {
-    pub ids: Vec<Vec<u32>>,
+pub(crate) struct Rows {
+    pub(crate) ids: Vec<Vec<u32>>,
     #[serde(default)]
-    pub loss_mask: Vec<Vec<u8>>,
+    pub(crate) loss_mask: Vec<Vec<u8>>,
 }
 
 impl Rows {
-    pub fn read(value: &Value) -> Self {
+    pub(crate) fn read(value: &Value) -> Self {
         let mut rows: Self = serde_json::from_value(value.clone()).unwrap();
         if rows.loss_mask.is_empty() {
             let all = |ids: &Vec<u32>| (0..ids.len()).map(|i| u8::from(i > 0)).collect();
@@ -37,11 +37,11 @@ impl Rows {
     }
 
     /// All rows in one batch, every token predicted, and the mask in the batch's order.
-    pub fn packed(&self) -> (MicroBatch, Tensor) {
+    pub(crate) fn packed(&self) -> (MicroBatch, Tensor) {
         self.laid(MicroBatch::packed)
     }
 
-    pub fn padded(&self) -> (MicroBatch, Tensor) {
+    pub(crate) fn padded(&self) -> (MicroBatch, Tensor) {
         self.laid(MicroBatch::padded)
     }
 
@@ -55,12 +55,12 @@ impl Rows {
 }
 
 /// |a - b| / |b|, by L2 norm.
-pub fn distance(a: &Tensor, b: &Tensor) -> f64 {
+pub(crate) fn distance(a: &Tensor, b: &Tensor) -> f64 {
     let (a, b) = (a.to_kind(Kind::Double), b.to_kind(Kind::Double));
     assert_eq!(a.size(), b.size());
     (&a - &b).norm().double_value(&[]) / b.norm().double_value(&[]).max(1e-12)
 }
 
-pub fn close(what: &str, a: f64, b: f64, tolerance: f64) {
+pub(crate) fn close(what: &str, a: f64, b: f64, tolerance: f64) {
     assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{what}: {a}, expected {b}");
 }
