@@ -397,11 +397,10 @@ int espalier_lora_apply(const Tensor* x, const Tensor* y, const EspalierLoraRows
     if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
     float* t = memory.data();
     const EspalierKernels& k = kernels();
-    // Waking threads costs more than the smallest adapters do.
-    auto grain = [&](size_t items) {
-      int64_t work = weights * ((taken + count - 1) / count) / 2, n = static_cast<int64_t>(items);
-      return std::max<int64_t>(1, n * 65536 / std::max<int64_t>(work, 1));
-    };
+    // Multiplications of each of the two phases, about; a weight that is read costs about as much as eight of them. Waking a
+    // thread takes as long as two million.
+    int64_t work = weights * (8 + taken / count) / 2;
+    auto grain = [&](size_t items) { return 1 + static_cast<int64_t>(items) * 2000000 / work; };
     at::parallel_for(0, shrinks.size(), grain(shrinks.size()), [&](int64_t from, int64_t to) {
       for (int64_t i = from; i < to; i++) {
         const EspalierLoraRows& group = groups[shrinks[i].group];
