@@ -237,6 +237,24 @@ inline vec widen(const uint16_t* p) {
   return (vec)((ivec)magnitude | ((bits & 0x8000) << 16));
 #endif
 }
+void narrow(const float* x, float scale, uint16_t* out, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    vec scaled = *reinterpret_cast<const vec*>(x + i) * scale;
+    hvec half;
+#ifdef __F16C__
+    asm("vcvtps2ph $0, %1, %0" : "=v"(half) : "v"(scaled));
+#else
+    // `widen` backwards; what is cut off rounds to the nearest, and to the even of two. Below 2^-14 the product has
+    // already been rounded once.
+    ivec sign = ((ivec)scaled >> 16) & 0x8000;
+    ivec bits = (ivec)((vec)((ivec)scaled & 0x7fffffff) * 0x1p-112f);
+    bits = (bits + 0xfff + ((bits >> 13) & 1)) >> 13;
+    half = __builtin_convertvector(bits | sign, hvec);
+#endif
+    *reinterpret_cast<hvec*>(out + i) = half;
+  }
+}
+
 inline float lanes_sum(vec a) {
   float s[kLanes / 2];
   for (int i = 0; i < kLanes / 2; i++) s[i] = a[i] + a[i + kLanes / 2];
@@ -354,4 +372,4 @@ void lora_expand(const void* b, bool half, int64_t rank, int64_t outs, const flo
 }  // namespace
 
 extern const EspalierKernels ESPALIER_JOIN(espalier_kernels_, ESPALIER_ISA) = {
-    rms_norm, silu_mul, rotate, attend, row_stats, lora_shrink, lora_expand};
+    rms_norm, silu_mul, rotate, attend, row_stats, narrow, lora_shrink, lora_expand};

@@ -29,6 +29,8 @@ struct EspalierKernels {
   // Softmax statistics of one row of logits times `scale`: the largest, its first index, log-sum-exp. Where `probs`
   // is given, exp(x * scale - largest) is written there.
   void (*row_stats)(const float* x, int64_t n, float scale, float* probs, float* largest, int64_t* index, float* lse);
+  // out[i] = the half nearest to x[i] * scale, for `n`, a multiple of 16, products up to 32768 in magnitude.
+  void (*narrow)(const float* x, float scale, uint16_t* out, int64_t n);
   // The two halves of a low-rank adapter. Weights are floats, or IEEE halves where `half` is set; sums are floats.
   // t[r * t_stride + j] = scales[j] * dot(a row j, x row r) for kShrinkRows rows of `a`, whose first `in` columns count.
   // They lie [chunk][row][kShrinkChunk], the last chunk filled up with zeros.

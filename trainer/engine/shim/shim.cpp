@@ -100,11 +100,12 @@ struct Lora {
 };
 
 // The power of two by which a matrix is stored as halves.
-double stored_scale(const Tensor& matrix) {
+float stored_scale(const Tensor& matrix) {
+  auto [least, most] = at::aminmax(matrix);
+  double largest = std::max(std::abs(least.item<double>()), std::abs(most.item<double>()));
   int exponent = 0;
-  double most = matrix.abs().max().item<double>();
-  std::frexp(most, &exponent);
-  return most > 0 ? std::ldexp(1.0, 10 - exponent) : 1.0;
+  std::frexp(largest, &exponent);
+  return largest > 0 ? static_cast<float>(std::ldexp(1.0, std::clamp(10 - exponent, -126, 127))) : 1.0f;
 }
 
 }  // namespace
@@ -302,41 +303,60 @@ int espalier_attention(Tensor* qkv, Tensor* cos, Tensor* sin, Tensor* q_norm, Te
 
 int espalier_lora_pack(const EspalierLoraLayer* layers, int64_t count, int64_t inputs, int64_t outputs, int half, Lora** out) {
   return guard([&] {
-    auto lora = std::make_unique<Lora>();
-    lora->inputs = inputs, lora->outputs = outputs, lora->rank = 0, lora->half = half != 0;
-    at::ScalarType kind = half ? at::kHalf : at::kFloat;
-    std::vector<Tensor> as, bs;
+    TORCH_CHECK(count > 0 && inputs > 0, "lora: expected at least one layer and one input");
     auto whole = [](int64_t n, int64_t block) { return (n + block - 1) / block * block; };
-    int64_t end = 0, size = 0;
+    auto lora = std::make_unique<Lora>();
+    *lora = Lora{inputs, outputs, 0, whole(inputs, kShrinkChunk), half != 0, {}, {}, {}};
+    int64_t end = 0;
     for (int64_t i = 0; i < count; i++) {
       const Tensor &a = *layers[i].a, &b = *layers[i].b;
       int64_t first = layers[i].first_output;
       TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.numel() > 0 && b.numel() > 0, "lora: layer ", i, ": expected two matrices");
-      int64_t rank = a.size(0), width = b.size(0), padded_width = whole(width, kExpandTile);
+      int64_t rank = a.size(0), width = b.size(0);
       floats(a, rank, inputs, "a");
       floats(b, width, rank, "b");
       TORCH_CHECK(first >= end && first + width <= outputs, "lora: layer ", i, ": outputs ", first, " + ", width, " after ", end, " of ", outputs);
       end = first + width;
-      double by_a = half ? stored_scale(a) : 1, by_b = half ? stored_scale(b) : 1;
-      as.push_back(a * by_a);
-      Tensor padded = at::zeros({padded_width, rank}, b.options());
-      padded.narrow(0, 0, width).copy_(b * by_b);
-      bs.push_back(padded.view({-1, kExpandTile, rank}).transpose(1, 2).to(kind).contiguous().view(-1));
-      lora->layers.push_back(Lora::Layer{rank, lora->rank, width, first, size});
+      lora->layers.push_back(Lora::Layer{rank, lora->rank, width, first, 0});
       lora->rank += rank;
-      lora->scales.resize(lora->rank, static_cast<float>(layers[i].scale / by_a / by_b));
-      size += bs.back().numel();
     }
-    TORCH_CHECK(!as.empty(), "lora: expected at least one layer");
-    Tensor all = at::cat(as);
-    lora->rank = whole(lora->rank, kShrinkRows), lora->columns = whole(inputs, kShrinkChunk);
+    lora->rank = whole(lora->rank, kShrinkRows);
     lora->scales.resize(lora->rank, 0.0f);
-    Tensor padded = at::zeros({lora->rank, lora->columns}, all.options());
-    padded.narrow(0, 0, all.size(0)).narrow(1, 0, inputs).copy_(all);
-    Tensor blocks = padded.view({-1, kShrinkRows, lora->columns / kShrinkChunk, kShrinkChunk}).transpose(1, 2);
-    bs.insert(bs.begin(), blocks.to(kind).contiguous().view(-1));
-    for (Lora::Layer& l : lora->layers) l.b += lora->rank * lora->columns;
-    lora->weights = at::cat(bs);
+    int64_t size = lora->rank * lora->columns;
+    for (Lora::Layer& l : lora->layers) l.b = size, size += whole(l.outputs, kExpandTile) * l.rank;
+    lora->weights = at::zeros({size}, half ? at::kHalf : at::kFloat);
+    const EspalierKernels& k = kernels();
+    // Sixteen or more numbers, each times `scale`.
+    auto put = [&](int64_t at, const float* from, float scale, int64_t n) {
+      if (half) k.narrow(from, scale, static_cast<uint16_t*>(lora->weights.data_ptr()) + at, n);
+      else std::memcpy(lora->weights.data_ptr<float>() + at, from, n * sizeof(float));
+    };
+    for (int64_t i = 0; i < count; i++) {
+      const Lora::Layer& l = lora->layers[i];
+      const float* a = layers[i].a->data_ptr<float>();
+      const float* b = layers[i].b->data_ptr<float>();
+      float by_a = half ? stored_scale(*layers[i].a) : 1.0f, by_b = half ? stored_scale(*layers[i].b) : 1.0f;
+      std::fill_n(lora->scales.data() + l.first_rank, l.rank, static_cast<float>(layers[i].scale / by_a / by_b));
+      at::parallel_for(0, l.rank, 1 + 65536 / inputs, [&](int64_t from, int64_t to) {
+        for (int64_t r = from; r < to; r++) {
+          int64_t row = l.first_rank + r, block = row / kShrinkRows * kShrinkRows * lora->columns + row % kShrinkRows * kShrinkChunk;
+          for (int64_t c = 0; c < inputs; c += kShrinkChunk) {
+            float chunk[kShrinkChunk] = {};
+            std::memcpy(chunk, a + r * inputs + c, std::min(kShrinkChunk, inputs - c) * sizeof(float));
+            put(block + c * kShrinkRows, chunk, by_a, kShrinkChunk);
+          }
+        }
+      });
+      at::parallel_for(0, whole(l.outputs, kExpandTile) / kExpandTile, 1 + 65536 / (l.rank * kExpandTile), [&](int64_t from, int64_t to) {
+        for (int64_t first = from * kExpandTile; first < to * kExpandTile; first += kExpandTile) {
+          for (int64_t r = 0; r < l.rank; r++) {
+            float column[kExpandTile] = {};
+            for (int64_t j = 0; j < std::min(kExpandTile, l.outputs - first); j++) column[j] = b[(first + j) * l.rank + r];
+            put(l.b + first * l.rank + r * kExpandTile, column, by_b, kExpandTile);
+          }
+        }
+      });
+    }
     *out = lora.release();
   });
 }
@@ -377,11 +397,10 @@ int espalier_lora_apply(const Tensor* x, const Tensor* y, const EspalierLoraRows
     if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
     float* t = memory.data();
     const EspalierKernels& k = kernels();
-    // Waking threads costs more than the smallest adapters do.
-    auto grain = [&](size_t items) {
-      int64_t work = weights * ((taken + count - 1) / count) / 2, n = static_cast<int64_t>(items);
-      return std::max<int64_t>(1, n * 65536 / std::max<int64_t>(work, 1));
-    };
+    // Multiplications of each of the two phases, about; a weight that is read costs about as much as eight of them. Waking a
+    // thread takes as long as two million.
+    int64_t work = weights * (8 + taken / count) / 2;
+    auto grain = [&](size_t items) { return 1 + static_cast<int64_t>(items) * 2000000 / work; };
     at::parallel_for(0, shrinks.size(), grain(shrinks.size()), [&](int64_t from, int64_t to) {
       for (int64_t i = from; i < to; i++) {
         const EspalierLoraRows& group = groups[shrinks[i].group];

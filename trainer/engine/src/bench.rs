@@ -193,26 +193,20 @@ pub async fn adapters_ratio(
     Ok(best[1].as_secs_f64() / best[0].as_secs_f64())
 }
 
-/// Seconds from a trainer's call until an adapter's new weights answer the eight requests that run: checked tensors to
-/// packed ones, and the step that has to end first. The median of `repeat` updates.
+/// Seconds from a trainer's call until an adapter's new weights are in place under a request that decodes: tensors are
+/// checked and packed, and the step that runs has to end. The median of `repeat` updates.
 pub async fn weight_update(folder: &Path, options: EngineOptions, rank: i64, repeat: usize) -> Result<f64, Failed> {
     let engine = LocalEngine::load(folder, options)?;
     let model = engine.config().decoder.clone();
     let versions = [adapter(&model, rank, 1)?, adapter(&model, rank, 2)?];
     let name = adapter_name(0);
     engine.load_adapter(&name, &versions[0])?;
-    let mut running = Vec::new();
-    for row in 0..8 {
-        running.push(engine.generate_stream(decoding(model.vocab as u64, row, u32::MAX, 0)).await?);
-    }
+    let mut running = engine.generate_stream(decoding(model.vocab as u64, 0, u32::MAX, 0)).await?;
     let mut times = Vec::new();
     for round in 0..repeat.max(1) {
-        // One more token each: all of them decode.
-        for events in &mut running {
-            while events.try_recv().is_ok() {}
-            if let Some(StreamEvent::Done(ended)) = events.recv().await {
-                return Err(format!("a request ended before its weights were updated: {ended:?}").into());
-            }
+        while running.try_recv().is_ok() {}
+        if let Some(StreamEvent::Done(ended)) = running.recv().await {
+            return Err(format!("the request ended before its weights were updated: {ended:?}").into());
         }
         let start = Instant::now();
         engine.update_adapter(&name, &versions[(round + 1) % 2])?;
