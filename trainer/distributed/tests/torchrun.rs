@@ -1,4 +1,5 @@
 //! Under PyPI's torchrun, whose agent hosts the store. Runs where `ESPALIER_TEST_PYTHON` names a Python with torch.
+#![expect(clippy::print_stderr, reason = "says why it skips")]
 
 mod support;
 

@@ -120,7 +120,7 @@ fn mixed() -> Vec<GenerateRequest> {
             tokens.extend(prompt(i, 1 + (i * 13) % 50));
             let params = if i % 3 == 0 { greedy(20 + i as u32) } else { sampling(i as u64, 30) };
             let mut one = of(["base", "small", "middle", "large"][i % 4], tokens, params);
-            one.n = 1 + (i % 5 == 0) as u32;
+            one.n = 1 + u32::from(i % 5 == 0);
             one
         })
         .collect()

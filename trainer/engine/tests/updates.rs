@@ -193,7 +193,7 @@ async fn updates_in_a_crowd_drop_nothing_and_lose_no_block() {
     let work = (0..40).map(|i| {
         let adapter = [None, Some("a"), Some("b")][i % 3].map(str::to_owned);
         let mut one = GenerateRequest { adapter, ..request(prompt(i % 7, 90 + i), sampling(i as u64, 60)) };
-        one.n = 1 + (i % 4 == 0) as u32;
+        one.n = 1 + u32::from(i % 4 == 0);
         one.session = Some(format!("session {}", i % 5));
         engine.generate(one)
     });
@@ -314,7 +314,9 @@ async fn an_adapter_whose_logits_are_not_finite_ends_its_own_requests_only() {
     let engine = with_adapter(1);
     let broken = {
         let mut tensors = tiny::lora::everywhere(2, 4);
-        tensors.iter_mut().for_each(|t| t.2.iter_mut().for_each(|x| *x *= 1e30));
+        for tensor in &mut tensors {
+            tensor.2.iter_mut().for_each(|x| *x *= 1e30);
+        }
         let config = espalier_engine::AdapterConfig::new(4, 1e30);
         espalier_engine::AdapterWeights::from_tensors(&config, &tiny::lora::tiny_shape(), in_memory(&tensors)).unwrap()
     };

@@ -297,14 +297,17 @@ mod tests {
         let sampling = SamplingParams { json_schema: Some(Arc::new(hint)), ..SamplingParams::default() };
         let mut config = EndpointConfig::new("http://localhost/v1", "m");
         let chat = Prompt::Messages(vec![Message::user("hi")]);
-        let sent = body(&config, &chat, &sampling, 0).unwrap();
+        let sent = body(&config, &chat, &sampling, None, 0).unwrap();
         let format = json!({"name": "verdict", "strict": true, "schema": {"type": "object"}});
         assert_eq!(sent["response_format"], json!({"type": "json_schema", "json_schema": format}));
-        assert!(body(&config, &chat, &SamplingParams::default(), 0).unwrap().get("response_format").is_none());
+        assert!(body(&config, &chat, &SamplingParams::default(), None, 0).unwrap().get("response_format").is_none());
         config.extra_body.insert("response_format".to_owned(), json!({"type": "json_object"}));
-        assert_eq!(body(&config, &chat, &sampling, 0).unwrap()["response_format"], json!({"type": "json_object"}));
+        assert_eq!(
+            body(&config, &chat, &sampling, None, 0).unwrap()["response_format"],
+            json!({"type": "json_object"})
+        );
         config = EndpointConfig { api: Api::Completions, ..EndpointConfig::new("http://localhost/v1", "m") };
         let text = Prompt::Text("hi".to_owned());
-        assert!(body(&config, &text, &sampling, 0).unwrap().get("response_format").is_none());
+        assert!(body(&config, &text, &sampling, None, 0).unwrap().get("response_format").is_none());
     }
 }

@@ -210,7 +210,7 @@ pub fn policy_loss(loss: &dyn PolicyLoss, input: &LossInput<'_>) -> Result<LossO
     }
     let mut token_losses = token_losses.masked_fill(&batch.mask.logical_not(), 0.0) * &batch.scales;
     if let Some(correction) = &batch.correction {
-        token_losses = token_losses * correction;
+        token_losses *= correction;
     }
     let total = token_losses.sum(token_losses.kind());
     recorder.sum(FINITE, &total.isfinite());

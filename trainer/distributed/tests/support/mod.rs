@@ -7,16 +7,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// A program that runs longer than this hangs.
-const WATCHDOG: Duration = Duration::from_secs(120);
+const WATCHDOG: Duration = Duration::from_mins(2);
 
 /// The program that acts as a rank or as a launcher.
-pub fn rank_program() -> &'static str {
+pub(crate) fn rank_program() -> &'static str {
     env!("CARGO_BIN_EXE_distributed-rank")
 }
 
 /// A program that runs, with its output.
 #[derive(Debug)]
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
     errors: Receiver<String>,
@@ -25,7 +25,7 @@ pub struct Running {
 
 /// How a program ended.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -44,19 +44,19 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
 }
 
 impl Running {
-    pub fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
         let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
         Self { child, lines: lines(stdout), errors: lines(stderr), started: Instant::now() }
     }
 
-    pub fn pid(&self) -> nix::unistd::Pid {
+    pub(crate) fn pid(&self) -> nix::unistd::Pid {
         nix::unistd::Pid::from_raw(self.child.id() as i32)
     }
 
     /// The next line of standard output that begins with `start`.
-    pub fn line(&self, start: &str) -> String {
+    pub(crate) fn line(&self, start: &str) -> String {
         loop {
             match self.lines.recv_timeout(WATCHDOG) {
                 Ok(line) if line.starts_with(start) => return line,
@@ -69,7 +69,7 @@ impl Running {
     }
 
     /// Waits for the end.
-    pub fn end(mut self) -> Ended {
+    pub(crate) fn end(mut self) -> Ended {
         let collect = |receiver: &Receiver<String>| {
             let mut text = String::new();
             loop {
