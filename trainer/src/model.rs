@@ -182,9 +182,8 @@ impl TrainModel {
         let known = Self::build(&config, &options, group, &Source::Files(&weights))?;
         let names: std::collections::BTreeSet<&str> = known.names().collect();
         let surplus = |name: &&str| {
-            !names.contains(name)
-                && !name.ends_with("rotary_emb.inv_freq")
-                && !(config.tied && *name == "lm_head.weight")
+            let known = names.contains(name) || name.ends_with("rotary_emb.inv_freq");
+            !(known || config.tied && *name == "lm_head.weight")
         };
         if let Some(name) = weights.names().find(surplus) {
             return Err(TrainError::Model(ModelError::Config {
@@ -646,7 +645,7 @@ impl TrainModel {
         let scalar = loss(&leaves)?;
         let value = scalar.f_double_value(&[])?;
         if !value.is_finite() {
-            return Err(self.not_finite(value, &leaves.logprobs, batch)?);
+            return Err(Self::not_finite(value, &leaves.logprobs, batch)?);
         }
         let mut wanted = vec![&leaves.logprobs];
         wanted.extend(leaves.entropy.as_ref());
@@ -672,7 +671,7 @@ impl TrainModel {
         Ok((value, gradients.hidden.shallow_clone(), gradients))
     }
 
-    fn not_finite(&self, value: f64, logprobs: &Tensor, batch: &MicroBatch) -> Result<TrainError, TrainError> {
+    fn not_finite(value: f64, logprobs: &Tensor, batch: &MicroBatch) -> Result<TrainError, TrainError> {
         let values = Vec::<f64>::try_from(logprobs.f_detach()?.f_to_kind(Kind::Double)?)?;
         let at = values.iter().position(|v| !v.is_finite());
         let place = at.unwrap_or(0) as i64;
@@ -774,10 +773,7 @@ impl TrainModel {
     }
 
     /// Replaces trained tensors; `find` gives each by name and shape.
-    pub fn set_trained(
-        &mut self,
-        find: &mut dyn FnMut(&str, &[i64]) -> Result<Tensor, TrainError>,
-    ) -> Result<(), TrainError> {
+    pub fn set_trained(&mut self, find: &mut Find<'_>) -> Result<(), TrainError> {
         let world = self.group.world_size() as i64;
         let rank = self.group.rank() as i64;
         for unit in &mut self.units {
@@ -803,6 +799,9 @@ impl TrainModel {
     }
 }
 
+/// Gives a tensor by name and shape.
+pub type Find<'a> = dyn FnMut(&str, &[i64]) -> Result<Tensor, TrainError> + 'a;
+
 /// Which tensors to visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
@@ -820,7 +819,7 @@ pub(crate) fn scatter(
     shard: &mut Tensor,
     from: i64,
     len: i64,
-    find: &mut dyn FnMut(&str, &[i64]) -> Result<Tensor, TrainError>,
+    find: &mut Find<'_>,
 ) -> Result<(), TrainError> {
     let _guard = tch::no_grad_guard();
     for (offset, part) in flat.parts() {

@@ -199,6 +199,9 @@ impl Update {
     }
 }
 
+/// Gives both moments of a parameter by name and shape.
+pub type FindMoments<'a> = dyn FnMut(&str, &[i64]) -> Result<(Tensor, Tensor), TrainError> + 'a;
+
 /// AdamW over a model's shards. Moments are made at the first step.
 pub struct AdamW {
     config: OptimizerConfig,
@@ -311,7 +314,7 @@ impl AdamW {
         model: &TrainModel,
         steps: u64,
         skipped: u64,
-        find: &mut dyn FnMut(&str, &[i64]) -> Result<(Tensor, Tensor), TrainError>,
+        find: &mut FindMoments<'_>,
     ) -> Result<(), TrainError> {
         let world = model.group().world_size() as i64;
         let rank = model.group().rank() as i64;

@@ -49,7 +49,7 @@ impl UpdateRow {
     }
 
     fn trainable(&self) -> usize {
-        self.mask.iter().filter(|m| **m == 1).count()
+        self.mask.iter().map(|m| usize::from(*m)).sum()
     }
 
     fn check(&self, row: usize) -> Result<(), TrainError> {
@@ -143,18 +143,14 @@ impl Policy {
         &self.algorithm
     }
 
-    fn head(&self, temperature: f64, entropy: bool) -> HeadOptions {
-        HeadOptions { temperature, entropy, ..HeadOptions::default() }
-    }
-
     /// Log-probabilities of all response tokens of each row, under the policy as it is.
     pub fn logprobs(&self, rows: &[UpdateRow], options: &UpdateOptions) -> Result<Column, TrainError> {
-        predict(&self.model, rows, options, |batch| self.model.predict(batch, self.head(options.temperature, false)))
+        predict(&self.model, rows, options, |batch| self.model.predict(batch, head_options(options.temperature, false)))
     }
 
     /// Log-probabilities under the reference.
     pub fn reference_logprobs(&self, rows: &[UpdateRow], options: &UpdateOptions) -> Result<Column, TrainError> {
-        let head = self.head(options.temperature, false);
+        let head = head_options(options.temperature, false);
         if let Some(reference) = &self.reference {
             return predict(reference, rows, options, |batch| reference.predict(batch, head));
         }
@@ -194,7 +190,7 @@ impl Policy {
     ) -> Result<UpdateReport, TrainError> {
         rows.iter().enumerate().try_for_each(|(i, row)| row.check(i))?;
         let mut report = UpdateReport::default();
-        let everything = Columns::new(rows, &(0..rows.len()).collect::<Vec<_>>(), old, None)?;
+        let everything = Columns::new(rows, &(0..rows.len()).collect::<Vec<_>>(), old, None);
         let everything = everything.select(&(0..rows.len()).collect::<Vec<_>>(), None)?;
         if let Some(input) = everything.against_sampler() {
             let difference = off_policy::logprob_difference(&input).map_err(token_error)?;
@@ -229,7 +225,7 @@ impl Policy {
             (None, Some(custom)) => custom.as_ref(),
             (None, None) => return Ok(()),
         };
-        let columns = Columns::new(rows, chosen, old, reference)?;
+        let columns = Columns::new(rows, chosen, old, reference);
         let whole = columns.select(&(0..chosen.len()).collect::<Vec<_>>(), None)?;
         let corrected = match whole.against_sampler() {
             Some(input) => off_policy::correct(&config.off_policy_correction, &input).map_err(token_error)?,
@@ -255,7 +251,7 @@ impl Policy {
         let lengths: Vec<usize> = pack.iter().map(|r| r.tokens.len()).collect();
         let mut own = plan(&lengths, options.max_tokens, self.model.group().world_size());
         let own = own.swap_remove(self.model.group().rank());
-        let head = self.head(options.temperature, true);
+        let head = head_options(options.temperature, true);
         let mut metrics = Metrics::default();
         let mut total = 0.0;
         for group in own {
@@ -363,22 +359,17 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn new(
-        rows: &'a [UpdateRow],
-        chosen: &[usize],
-        old: &'a Column,
-        reference: Option<&'a Column>,
-    ) -> Result<Self, TrainError> {
+    fn new(rows: &'a [UpdateRow], chosen: &[usize], old: &'a Column, reference: Option<&'a Column>) -> Self {
         let mut offsets = vec![0];
         for i in chosen {
             offsets.push(offsets[offsets.len() - 1] + rows[*i].response_len() as i64);
         }
-        Ok(Self {
+        Self {
             rows: chosen.iter().map(|i| &rows[*i]).collect(),
             old: chosen.iter().map(|i| old[*i].as_slice()).collect(),
             reference: reference.map(|r| chosen.iter().map(|i| r[*i].as_slice()).collect()),
             offsets,
-        })
+        }
     }
 
     /// The columns of some rows of the mini-batch, in the given order.
@@ -456,6 +447,11 @@ fn micro_loss(
         metrics.merge(own.prefixed("policy/"));
     }
     Ok((total, metrics))
+}
+
+/// How the output layer is computed for an update.
+fn head_options(temperature: f64, entropy: bool) -> HeadOptions {
+    HeadOptions { temperature, entropy, ..HeadOptions::default() }
 }
 
 /// Whether a configuration needs log-probabilities of the reference.

@@ -127,7 +127,7 @@ impl TrainRun {
         }
         self.publish(kept.step)?;
         let mut report = TrainReport { steps: kept.step, last_reward: f64::NAN, last_eval: None, finished: false };
-        if self.config.trainer.eval_before_train && kept.step == 0 && self.eval.len() > 0 {
+        if self.config.trainer.eval_before_train && kept.step == 0 && !self.eval.is_empty() {
             let numbers = self.evaluate()?;
             report.last_eval = numbers.get("eval/all/avg_score").copied();
             watch.log(0, &numbers);
@@ -153,7 +153,7 @@ impl TrainRun {
             self.publish(kept.step)?;
             times.insert("sync_weights", at.elapsed().as_secs_f64());
             numbers.extend(metrics.values().map(|(name, value)| (name.to_owned(), value)));
-            if every_eval > 0 && (kept.step.is_multiple_of(every_eval) || kept.step == total) && self.eval.len() > 0 {
+            if every_eval > 0 && (kept.step.is_multiple_of(every_eval) || kept.step == total) && !self.eval.is_empty() {
                 let at = Instant::now();
                 let found = self.evaluate()?;
                 report.last_eval = found.get("eval/all/avg_score").copied();
@@ -175,10 +175,9 @@ impl TrainRun {
                 break;
             }
         }
-        if let Some(store) = store.as_ref().filter(|_| kept.step > 0 && saved != Some(kept.step)) {
-            if !store.path(kept.step).exists() {
-                self.save(store, &mut kept, &dynamic, watch)?;
-            }
+        let unsaved = |store: &&CheckpointStore| saved != Some(kept.step) && !store.path(kept.step).exists();
+        if let Some(store) = store.as_ref().filter(|_| kept.step > 0).filter(unsaved) {
+            self.save(store, &mut kept, &dynamic, watch)?;
         }
         report.finished = kept.step >= total;
         Ok((report, self.policy))

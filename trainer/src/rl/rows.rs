@@ -176,9 +176,12 @@ fn group_of(row: &RolloutRow, credit: TreeCredit) -> String {
     format!("{}/depth {}", row.prompt, row.depth)
 }
 
+/// The roots of one prompt, in order of appearance: trajectory, score, whether it failed.
+type Samples = Vec<(String, f64, bool)>;
+
 /// Score of every root trajectory by prompt, failed ones left out: `(prompt, samples, scores)` in order of appearance.
 pub fn scores(rows: &[RolloutRow]) -> Vec<(String, usize, Vec<f64>)> {
-    let mut order: Vec<(String, Vec<(String, f64, bool)>)> = Vec::new();
+    let mut order: Vec<(String, Samples)> = Vec::new();
     let mut place: HashMap<&str, usize> = HashMap::new();
     for row in rows.iter().filter(|row| row.depth == 0) {
         let at = *place.entry(&row.prompt).or_insert_with(|| {

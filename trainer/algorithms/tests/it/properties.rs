@@ -22,8 +22,8 @@ fn cuts() -> impl Strategy<Value = Vec<bool>> {
 
 fn micro_batches(rows: usize, cuts: &[bool]) -> Vec<Vec<usize>> {
     let mut parts: Vec<Vec<usize>> = vec![Vec::new()];
-    for row in 0..rows {
-        if row > 0 && cuts[row] {
+    for (row, cut) in cuts.iter().enumerate().take(rows) {
+        if row > 0 && *cut {
             parts.push(Vec::new());
         }
         parts.last_mut().unwrap().push(row);
