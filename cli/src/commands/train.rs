@@ -448,5 +448,4 @@ pub(crate) fn export(arguments: ExportArguments) -> Result<(), Failure> {
         export::save_hf(&model, &arguments.out, &base, kind)?;
     }
     outln!("`{}`: step {} of `{}`", arguments.out.display(), checkpoint.step(), checkpoint.path().display())
-        .map_err(Into::into)
 }
