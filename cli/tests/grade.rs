@@ -126,7 +126,7 @@ fn a_turn_that_was_cut_off_is_read_as_one() {
 fn a_key_that_stands_twice_on_a_line_is_refused() {
     let output = grade(
         &["--env", "gsm8k", "--json"],
-        r##"{"response": "#### 7", "response": "#### 8", "ground_truth": "7"}"##,
+        r#####"{"response": "#### 7", "response": "#### 8", "ground_truth": "7"}"#####,
     );
     assert_eq!(output.status.code(), Some(3));
     let answer = lines(&output).remove(0);
