@@ -126,18 +126,37 @@ pub enum KlController {
     /// It stays.
     Fixed {
         /// The coefficient.
+        #[serde(with = "exact")]
         value: f64,
     },
     /// It grows while the divergence is above its target and shrinks while it is below (Ziegler et al., arXiv:1909.08593,
     /// sec. 2.2).
     Adaptive {
         /// The coefficient.
+        #[serde(with = "exact")]
         value: f64,
         /// The divergence aimed at, nats a token.
         target: f64,
         /// How slowly it moves, rows.
         horizon: f64,
     },
+}
+
+/// A number as text with all of its digits: readers of JSON may round numbers in the last one, and a run that goes on must
+/// go on exactly.
+mod exact {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&value.to_string())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        let text = String::deserialize(from)?;
+        let number = text.parse::<f64>().ok().filter(|value| value.is_finite());
+        number.ok_or_else(|| D::Error::custom(format!("expected a finite number as text, found `{text}`")))
+    }
 }
 
 impl KlController {

@@ -160,8 +160,12 @@ impl<T: Clone> DynamicSampler<T> {
             return self.sample_more(good.len(), groups.len());
         }
         let sources = self.draw(&good, bad.len());
+        let mut taken: HashSet<String> = groups.iter().map(|group| group.uid.clone()).collect();
         for (&place, source) in bad.iter().zip(sources) {
-            groups[place] = groups[source].clone();
+            let mut copy = groups[source].clone();
+            // The copy gets the fresh name, wherever it stands: its original keeps its own.
+            copy.uid = fresh(&copy.uid, &mut taken);
+            groups[place] = copy;
         }
         let batches = self.state.batches;
         self.state.batches = 0;
@@ -195,16 +199,20 @@ fn unique<T>(mut groups: Vec<PromptGroup<T>>) -> Vec<PromptGroup<T>> {
         if seen.insert(group.uid.clone()) {
             continue;
         }
-        let mut copy = 2_usize;
-        let fresh = loop {
-            let name = format!("{}#{copy}", group.uid);
-            if taken.insert(name.clone()) {
-                break name;
-            }
-            copy += 1;
-        };
-        seen.insert(fresh.clone());
-        group.uid = fresh;
+        group.uid = fresh(&group.uid, &mut taken);
+        seen.insert(group.uid.clone());
     }
     groups
+}
+
+/// A name that nobody has: `NAME#2`, `NAME#3` and so on.
+fn fresh(name: &str, taken: &mut HashSet<String>) -> String {
+    let mut copy = 2_usize;
+    loop {
+        let candidate = format!("{name}#{copy}");
+        if taken.insert(candidate.clone()) {
+            return candidate;
+        }
+        copy += 1;
+    }
 }
