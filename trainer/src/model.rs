@@ -13,12 +13,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use espalier_distributed::{Group, Reduction};
 use espalier_engine::config::DecoderConfig;
 use espalier_engine::models::read_config;
 use espalier_engine::weights::Weights;
 use espalier_engine::{ModelError, Precision};
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
 use tch::{Device, IndexOp, Kind, Tensor};
 
 use crate::decoder::{self, Adapter, AdapterStep, LayerWeights, Linear, StepShape};
@@ -475,13 +478,18 @@ impl TrainModel {
         }
     }
 
-    /// Seeds torch's generator for a layer of the current pass, where something is drawn.
-    fn seed_layer(&self, index: usize) {
-        if self.options.lora.dropout > 0.0 {
-            let seed = self.options.seed ^ self.passes.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let rank = (self.group.rank() as u64) << 32;
-            tch::manual_seed((seed.wrapping_add(rank + index as u64) >> 1) as i64);
+    /// Seeds torch's generator for a layer of the current pass, where something is drawn. The generator is the whole
+    /// process's: it is ours for as long as the guard lives, whatever other models train beside this one.
+    fn seed_layer(&self, index: usize) -> Option<MutexGuard<'static, ()>> {
+        static GENERATOR: Mutex<()> = Mutex::new(());
+        if self.options.lora.dropout <= 0.0 {
+            return None;
         }
+        let guard = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+        let seed = self.options.seed ^ self.passes.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let rank = (self.group.rank() as u64) << 32;
+        tch::manual_seed((seed.wrapping_add(rank + index as u64) >> 1) as i64);
+        Some(guard)
     }
 
     /// The whole pass recorded by autograd.
@@ -498,7 +506,7 @@ impl TrainModel {
         let mut of_unit = Vec::new();
         for index in 0..self.layers.len() {
             let whole = self.gather(index + 1, true)?;
-            self.seed_layer(index);
+            let _drawing = self.seed_layer(index);
             x = decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?;
             of_unit.push((index + 1, whole.leaves.len()));
             leaves.extend(whole.leaves);
@@ -543,7 +551,7 @@ impl TrainModel {
             let mut x = self.embed(root, batch)?;
             for index in 0..self.layers.len() {
                 let whole = self.gather(index + 1, false)?;
-                self.seed_layer(index);
+                let _drawing = self.seed_layer(index);
                 let y = decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?;
                 inputs.push(std::mem::replace(&mut x, y));
             }
@@ -571,7 +579,7 @@ impl TrainModel {
             let x = leaf(&inputs.pop().unwrap_or_default())?;
             let y = {
                 let step = self.step_shape(batch, true)?;
-                self.seed_layer(index);
+                let _drawing = self.seed_layer(index);
                 decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?
             };
             // Under the first layer lies only the embedding.
@@ -894,35 +902,43 @@ fn layer_places(
     }
 }
 
-/// A parameter's first value. New ones depend on the seed and their own name only, not on how many processes there are.
+/// A parameter's first value. New ones depend on the seed and their own name only, not on how many processes there are or
+/// what else is being built beside this model.
 fn initial(part: &Part, source: &Source<'_>, options: &ModelOptions) -> Result<Tensor, TrainError> {
     let shape = part.shape.as_slice();
     let float = (Kind::Float, Device::Cpu);
-    let own_seed = |seed: u64| {
-        let hash =
-            part.name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-        ((hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 1) as i64
-    };
+    let stream = |seed: u64| ChaCha8Rng::seed_from_u64(espalier_generator::seed::derive(seed, &part.name));
     if part.name.ends_with("lora_B.weight") {
         return Ok(Tensor::f_zeros(shape, float)?);
     }
     if part.name.ends_with("lora_A.weight") {
-        tch::manual_seed(own_seed(options.seed));
-        return Ok(match options.lora.init_method {
+        let mut stream = stream(options.seed);
+        let values: Vec<f32> = match options.lora.init_method {
             LoraInit::Kaiming => {
-                let bound = 1.0 / (shape[1] as f64).sqrt();
-                Tensor::f_rand(shape, float)?.f_mul_scalar(2.0 * bound)?.f_add_scalar(-bound)?
+                let bound = 1.0 / (shape[1] as f32).sqrt();
+                (0..part.numel()).map(|_| stream.random_range(-bound..bound)).collect()
             }
-            LoraInit::Gaussian => Tensor::f_randn(shape, float)?.f_div_scalar(shape[0] as f64)?,
-        });
+            LoraInit::Gaussian => normal(&mut stream, part.numel(), 1.0 / shape[0] as f32),
+        };
+        return Ok(Tensor::f_from_slice(&values)?.f_view(shape)?);
     }
     match source {
         Source::Files(weights) => Ok(weights.get(&part.name, shape)?),
         Source::Random { .. } if part.name.ends_with("bias") => Ok(Tensor::f_zeros(shape, float)?),
         Source::Random { .. } if shape.len() == 1 => Ok(Tensor::f_ones(shape, float)?),
         Source::Random { seed } => {
-            tch::manual_seed(own_seed(*seed));
-            Ok(Tensor::f_randn(shape, float)?.f_mul_scalar(0.02)?)
+            Ok(Tensor::f_from_slice(&normal(&mut stream(*seed), part.numel(), 0.02))?.f_view(shape)?)
         }
     }
+}
+
+/// Normal numbers of mean 0, in pairs (Box and Muller, 1958).
+fn normal(stream: &mut ChaCha8Rng, count: i64, deviation: f32) -> Vec<f32> {
+    let pairs = (0..(count + 1) / 2).flat_map(|_| {
+        let (u, v): (f32, f32) = (1.0 - stream.random::<f32>(), stream.random());
+        let radius = deviation * (-2.0 * u.ln()).sqrt();
+        let angle = std::f32::consts::TAU * v;
+        [radius * angle.cos(), radius * angle.sin()]
+    });
+    pairs.take(count as usize).collect()
 }

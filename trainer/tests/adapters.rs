@@ -181,3 +181,25 @@ fn nothing_is_written_over() {
     let error = peft::save(&adapted("llama_qv"), &folder, "base").unwrap_err().to_string();
     assert!(error.contains("exists already"), "{error}");
 }
+
+#[test]
+fn models_that_are_built_side_by_side_begin_as_they_would_alone() {
+    let build = |seed: u64| {
+        let lora = LoraConfig { rank: 4, ..LoraConfig::default() };
+        let options = ModelOptions { seed, ..options(lora) };
+        let model = TrainModel::load(&fixture("models/llama"), options, Group::single()).unwrap();
+        let mut all = Vec::new();
+        model
+            .visit(espalier_trainer::model::Visit::Trained, &mut |_, value| {
+                all.extend(Vec::<f32>::try_from(value.flatten(0, -1)).unwrap());
+                Ok(())
+            })
+            .unwrap();
+        all
+    };
+    let alone: Vec<Vec<f32>> = (0..4).map(build).collect();
+    let threads: Vec<_> = (0..4).map(|seed| std::thread::spawn(move || build(seed))).collect();
+    for (thread, alone) in threads.into_iter().zip(alone) {
+        assert_eq!(thread.join().unwrap(), alone);
+    }
+}
