@@ -6,6 +6,7 @@ use espalier_sandbox::Sandbox;
 use espalier_sandbox_server::{Closed, Keys, ServeError, ServerOptions, serve};
 use tokio_util::sync::CancellationToken;
 
+use super::serve::bind;
 use crate::arguments::SandboxServerArguments;
 use crate::commands::repl;
 use crate::failure::Failure;
@@ -42,10 +43,7 @@ pub(crate) async fn run(arguments: SandboxServerArguments) -> Result<(), Failure
              `--api-key-env NAME`, or listen on 127.0.0.1"
         )));
     }
-    let listener = tokio::net::TcpListener::bind(listen)
-        .await
-        .map_err(|error| usage("`--listen`", "an address that is free", format!("{listen} ({error})")))?;
-    let address = listener.local_addr().map_err(|error| Failure::Internal(error.to_string()))?;
+    let (listener, address) = bind(listen).await?;
     let loading = tokio::task::spawn_blocking(Sandbox::shared).await;
     let sandbox = loading.map_err(|error| Failure::Internal(format!("loading the sandbox: {error}")))??;
     say!("serving at most {max_repls} REPLs at http://{address}/v1/repls (Ctrl-C ends it)");

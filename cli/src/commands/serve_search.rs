@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use espalier_retrieval::corpus::Progress;
-use espalier_retrieval::server::{ServerOptions, Shutdown, serve};
+use espalier_retrieval::server::{ServerOptions, serve};
 use espalier_retrieval::{Bm25, Bm25Options, RetrievalError};
 
+use super::serve::{bind, until_interrupted};
 use crate::arguments::SearchServerArguments;
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::output::say;
 
 /// Progress of indexing is told in steps of a tenth, and only for corpora that take a while.
@@ -46,12 +46,7 @@ pub(crate) async fn run(arguments: SearchServerArguments) -> Result<(), Failure>
     for sentence in bm25.left_out().sentences() {
         say!("`{}`: {sentence}", corpus.display());
     }
-    let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| Failure::Usage {
-        what: "`--listen`".to_owned(),
-        expected: "an address that is free".to_owned(),
-        got: format!("`{listen}`: {error}"),
-    })?;
-    let address = listener.local_addr().map_err(|error| Failure::Internal(error.to_string()))?;
+    let (listener, address) = bind(listen).await?;
     say!(
         "serving {} documents of `{}` at http://{address}/retrieve (Ctrl-C ends it)",
         bm25.documents(),
@@ -60,24 +55,7 @@ pub(crate) async fn run(arguments: SearchServerArguments) -> Result<(), Failure>
     if !address.ip().is_loopback() {
         say!("anybody who reaches this port may search: there are no keys");
     }
-    let shutdown = Shutdown::default();
-    let (open, drain) = (shutdown.clone(), options.drain.as_secs());
-    let stopper = tokio::spawn(interrupt::twice(shutdown.begun().clone(), move || match open.open_requests() {
-        0 => say!("stopping; no request runs"),
-        1 => say!("stopping; 1 request may still take {drain} s, then it is cut off (Ctrl-C again leaves at once)"),
-        more => {
-            say!(
-                "stopping; {more} requests may still take {drain} s, then they are cut off (Ctrl-C again leaves at once)"
-            );
-        }
-    }));
-    let cut_off = serve(Arc::new(bm25), listener, options, shutdown).await;
-    stopper.abort();
-    match cut_off.map_err(|error| Failure::Internal(format!("the server: {error}")))? {
-        0 => Ok(()),
-        1 => Err(Failure::Interrupted("1 request was cut off".to_owned())),
-        more => Err(Failure::Interrupted(format!("{more} requests were cut off"))),
-    }
+    until_interrupted(options.drain, |shutdown| serve(Arc::new(bm25), listener, options, shutdown)).await
 }
 
 fn of_corpus(error: &RetrievalError) -> Failure {

@@ -6,9 +6,7 @@
 //! [`ServerOptions::drain`]; then they are cancelled.
 
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -18,16 +16,13 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
+pub use espalier_serving::Shutdown;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::protocol::{self, RequestBounds};
 use crate::retriever::{RetrievalError, Retriever, SearchLimits};
-
-/// How long cancelled requests may take to be answered, once the drain is over.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// How the server behaves. Every default is finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,47 +54,10 @@ impl Default for ServerOptions {
     }
 }
 
-/// Ends a server, and knows what that would interrupt.
-#[derive(Clone, Debug, Default)]
-pub struct Shutdown {
-    begun: CancellationToken,
-    open: Arc<AtomicUsize>,
-}
-
-impl Shutdown {
-    /// Cancelling this begins the shutdown.
-    pub fn begun(&self) -> &CancellationToken {
-        &self.begun
-    }
-
-    /// Requests that are not answered yet.
-    pub fn open_requests(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-}
-
-/// Counts a request while it is there.
-struct OpenRequest(Arc<AtomicUsize>);
-
-impl OpenRequest {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count.clone())
-    }
-}
-
-impl Drop for OpenRequest {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 struct Server {
     retriever: Arc<dyn Retriever>,
     options: ServerOptions,
-    open: Arc<AtomicUsize>,
-    /// Cancels every request.
-    cut: CancellationToken,
+    shutdown: Shutdown,
 }
 
 /// Serves until the shutdown begins and what runs has ended, or its time is over. Gives the number of requests that were
@@ -110,40 +68,20 @@ pub async fn serve(
     options: ServerOptions,
     shutdown: Shutdown,
 ) -> io::Result<usize> {
-    let cut = CancellationToken::new();
     let drain = options.drain;
-    let router = router(retriever, options, shutdown.open.clone(), cut.clone());
-    let begun = shutdown.begun.clone();
-    let mut serving = pin!(
-        axum::serve(listener, router).with_graceful_shutdown(async move { begun.cancelled().await }).into_future()
-    );
-    tokio::select! {
-        ended = &mut serving => return ended.map(|()| 0),
-        () = async { shutdown.begun.cancelled().await; tokio::time::sleep(drain).await } => {}
-    }
-    let left = shutdown.open_requests();
-    cut.cancel();
-    // Clients that hold their connection open without a request do not hold the server up.
-    match tokio::time::timeout(LAST_ANSWERS, serving).await {
-        Ok(ended) => ended.map(|()| left),
-        Err(_) => Ok(left),
-    }
+    let router = router(Server { retriever, options, shutdown: shutdown.clone() });
+    espalier_serving::serve(listener, router, drain, &shutdown).await
 }
 
-fn router(
-    retriever: Arc<dyn Retriever>,
-    options: ServerOptions,
-    open: Arc<AtomicUsize>,
-    cut: CancellationToken,
-) -> Router {
-    let limit = DefaultBodyLimit::max(options.max_body_bytes);
+fn router(server: Server) -> Router {
+    let limit = DefaultBodyLimit::max(server.options.max_body_bytes);
     Router::new()
         .route("/retrieve", post(retrieve))
         .route("/health", get(async || Json(json!({"status": "ok"}))))
         .fallback(nowhere)
         .method_not_allowed_fallback(not_so)
         .layer(limit)
-        .with_state(Arc::new(Server { retriever, options, open, cut }))
+        .with_state(Arc::new(server))
 }
 
 async fn nowhere(uri: Uri) -> Response {
@@ -159,7 +97,7 @@ async fn not_so(method: Method, uri: Uri) -> Response {
 }
 
 async fn retrieve(State(server): State<Arc<Server>>, body: Result<Bytes, BytesRejection>) -> Response {
-    let _open = OpenRequest::new(&server.open);
+    let _open = server.shutdown.requests().enter();
     let options = &server.options;
     let body = match body {
         Ok(body) => body,
@@ -174,7 +112,10 @@ async fn retrieve(State(server): State<Arc<Server>>, body: Result<Bytes, BytesRe
         Ok(request) => request,
         Err(reason) => return complaint(StatusCode::BAD_REQUEST, reason),
     };
-    let limits = SearchLimits { deadline: Instant::now() + options.request_timeout, cancel: server.cut.child_token() };
+    let limits = SearchLimits {
+        deadline: Instant::now() + options.request_timeout,
+        cancel: server.shutdown.cut().child_token(),
+    };
     let topk = request.topk.unwrap_or(options.topk);
     match server.retriever.search_all(&request.queries, topk, &limits).await {
         Ok(lists) => Json(protocol::answer(lists, request.return_scores)).into_response(),

@@ -1,11 +1,11 @@
 //! One function per path.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, FromRequestParts, Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
@@ -14,6 +14,7 @@ use axum::{Router, http};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use espalier_sandbox::{Limits, Sandbox};
+use espalier_serving::OpenRequests;
 use futures::FutureExt as _;
 use serde_json::{Value as Json_, json};
 use tokio::sync::OwnedSemaphorePermit;
@@ -40,7 +41,7 @@ pub(crate) struct Server {
     pub(crate) options: ServerOptions,
     pub(crate) bodies: Bodies,
     /// Requests that are not answered yet.
-    pub(crate) open: AtomicUsize,
+    pub(crate) open: OpenRequests,
     /// No new work is taken.
     pub(crate) stopping: tokio_util::sync::CancellationToken,
 }
@@ -50,15 +51,6 @@ type Shared = State<Arc<Server>>;
 /// Whose request it is.
 #[derive(Clone, Copy)]
 struct Owner(usize);
-
-/// Counts a request while it is there.
-struct Open(Arc<Server>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 pub(crate) fn router(server: Arc<Server>) -> Router {
     let repl = Router::new()
@@ -105,8 +97,7 @@ async fn admit(State(server): Shared, mut request: Request, next: Next) -> Respo
     let owner = if keys.is_open() { from_here(request.headers()) } else { bearer(request.headers(), keys) };
     match owner {
         Ok(owner) => {
-            server.open.fetch_add(1, Ordering::Relaxed);
-            let _open = Open(Arc::clone(&server));
+            let _open = server.open.enter();
             request.extensions_mut().insert(owner);
             let answer = next.run(request).await;
             // Whoever waited for a REPL that the end of the server closed.
@@ -154,11 +145,22 @@ fn from_here(headers: &HeaderMap) -> Result<Owner, ApiError> {
     Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message))
 }
 
-impl Server {
-    fn find(&self, id: &str, owner: Owner) -> Result<Attached, ApiError> {
-        self.sessions.find(id, owner.0)
-    }
+/// The REPL that a path names, if it is the caller's.
+struct Found(Attached);
 
+impl FromRequestParts<Arc<Server>> for Found {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Self, Response> {
+        let Extension(owner) =
+            Extension::<Owner>::from_request_parts(parts, server).await.map_err(IntoResponse::into_response)?;
+        let Path(repl) =
+            Path::<String>::from_request_parts(parts, server).await.map_err(IntoResponse::into_response)?;
+        server.sessions.find(&repl, owner.0).map(Self).map_err(IntoResponse::into_response)
+    }
+}
+
+impl Server {
     /// Reads a body and makes something of it. The room that it takes is free when the second part is dropped.
     async fn body<T: Send + 'static>(
         &self,
@@ -270,32 +272,16 @@ fn names(headers: &HeaderMap, header: &header::HeaderName, kind: &str) -> bool {
     headers.get(header).and_then(|value| value.to_str().ok()).is_some_and(|value| value.contains(kind))
 }
 
-async fn describe(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn describe(State(server): Shared, Found(session): Found) -> Result<Response, ApiError> {
     Ok(Json(described(&session, &server)).into_response())
 }
 
-async fn close(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn close(State(server): Shared, Found(session): Found) -> Result<Response, ApiError> {
     server.sessions.close(&session);
-    Ok(Json(json!({"closed": repl})).into_response())
+    Ok(Json(json!({"closed": session.id})).into_response())
 }
 
-async fn execute(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn execute(State(server): Shared, Found(session): Found, body: Body) -> Result<Response, ApiError> {
     let (asked, _room) = server.body(body, |bytes| wire::read::<Execute>(&bytes)).await?;
     let (timeout, wait) = (asked.timeout()?, server.wait(asked.wait()?));
     let limits = Limits { block: timeout.unwrap_or(session.limits.block), ..session.limits.clone() };
@@ -303,25 +289,13 @@ async fn execute(
     follow(&session, wait).await
 }
 
-async fn wait(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn wait(State(server): Shared, Found(session): Found, body: Body) -> Result<Response, ApiError> {
     let (asked, _room) = server.body(body, |bytes| wire::read::<Wait>(&bytes)).await?;
     let wait = server.wait(asked.wait()?);
     follow(&session, wait).await
 }
 
-async fn give(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn give(State(server): Shared, Found(session): Found, body: Body) -> Result<Response, ApiError> {
     let made = |bytes: Vec<u8>| {
         let asked = wire::read::<Return>(&bytes)?;
         let result = asked.result()?;
@@ -344,10 +318,9 @@ async fn follow(session: &Attached, wait: Duration) -> Result<Response, ApiError
 async fn fork(
     State(server): Shared,
     Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
+    Found(parent): Found,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let parent = server.find(&repl, owner)?;
     let (asked, _room) = server.body(body, |bytes| wire::read::<Fork>(&bytes)).await?;
     let place = parent.another_place()?;
     let fork = parent.work("being forked", move |repl| repl.fork(asked.seed).boxed()).await?;
@@ -355,13 +328,7 @@ async fn fork(
     Ok((StatusCode::CREATED, Json(described(&session, &server))).into_response())
 }
 
-async fn snapshot(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn snapshot(State(server): Shared, Found(session): Found, headers: HeaderMap) -> Result<Response, ApiError> {
     let bytes = session.work("writing a snapshot", |repl| repl.snapshot().boxed()).await?;
     let (length, most) = (bytes.len(), server.options.max_body_bytes);
     if length > most {
@@ -378,13 +345,7 @@ async fn snapshot(
     Ok(Json(json!({"snapshot": text, "bytes": length})).into_response())
 }
 
-async fn bind(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn bind(State(server): Shared, Found(session): Found, body: Body) -> Result<Response, ApiError> {
     let (bound, _room) = server.body(body, |bytes| wire::read::<Bind>(&bytes)?.bound()).await?;
     let name = match bound {
         Bound::Variable(name, value) => {
@@ -407,34 +368,18 @@ async fn bind(
     Ok(Json(json!({"bound": name})).into_response())
 }
 
-async fn read(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn read(State(server): Shared, Found(session): Found, body: Body) -> Result<Response, ApiError> {
     let (Get { name }, _room) = server.body(body, |bytes| wire::read::<Get>(&bytes)).await?;
     let read = session.work("reading a variable", move |repl| async move { repl.get(&name).await }.boxed()).await?;
     Ok(Json(json!({"value": value::to_json(&read), "type": read.type_name()})).into_response())
 }
 
-async fn variables(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn variables(Found(session): Found) -> Result<Response, ApiError> {
     let variables = session.work("listing its variables", |repl| repl.variables().boxed()).await?;
     Ok(Json(wire::variables(&variables)).into_response())
 }
 
-async fn reset(
-    State(server): Shared,
-    Extension(owner): Extension<Owner>,
-    Path(repl): Path<String>,
-) -> Result<Response, ApiError> {
-    let session = server.find(&repl, owner)?;
+async fn reset(Found(session): Found) -> Result<Response, ApiError> {
     session.work("being reset", |repl| repl.reset().boxed()).await?;
     Ok(Json(json!({"reset": true})).into_response())
 }

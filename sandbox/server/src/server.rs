@@ -4,10 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use espalier_sandbox::Sandbox;
+use espalier_serving::{LAST_ANSWERS, OpenRequests};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -18,9 +18,6 @@ use crate::listener::Bounded;
 use crate::options::ServerOptions;
 use crate::routes::{Server, router};
 use crate::sessions::Sessions;
-
-/// How long requests may take to be answered after their REPLs were closed.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Why the server did not start, or broke.
 #[derive(Debug, Error)]
@@ -84,7 +81,7 @@ pub async fn serve(
         sandbox,
         sessions: Sessions::new(Ledger::new(options.max_repls, options.max_memory_bytes)),
         bodies: Bodies::new(options.max_body_bytes, options.max_bodies_bytes, options.connection_idle),
-        open: AtomicUsize::new(0),
+        open: OpenRequests::default(),
         stopping: shutdown.clone(),
         options,
     });
@@ -95,7 +92,7 @@ pub async fn serve(
         shutdown.cancelled().await;
         let give_up = tokio::time::Instant::now() + drain;
         // Connections that are kept open and ask for nothing hold nobody up.
-        while server.open.load(Ordering::Relaxed) > 0 && tokio::time::Instant::now() < give_up {
+        while server.open.count() > 0 && tokio::time::Instant::now() < give_up {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

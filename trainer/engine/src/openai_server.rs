@@ -21,9 +21,7 @@ mod response;
 
 use std::convert::Infallible;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -34,20 +32,16 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use espalier_inference::{EngineError, GenerateRequest, InferenceEngine, Prompt};
+pub use espalier_serving::Shutdown;
 use futures::future::try_join_all;
 use futures::{Stream, StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use self::request::{Api, Call};
 use self::response::{Chunks, completion};
 use crate::local::{LocalEngine, StreamEvent};
-
-/// How long cancelled requests may take to be answered, once the shutdown's drain is over. A client that does not read
-/// its answer does not hold the server up for longer.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// How the server behaves. Every default is finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,49 +67,12 @@ impl Default for ServerOptions {
     }
 }
 
-/// Ends a server, and knows what that would interrupt.
-#[derive(Clone, Debug, Default)]
-pub struct Shutdown {
-    begun: CancellationToken,
-    open: Arc<AtomicUsize>,
-}
-
-impl Shutdown {
-    /// Cancelling this begins the shutdown.
-    pub fn begun(&self) -> &CancellationToken {
-        &self.begun
-    }
-
-    /// Requests that are not answered to their end yet.
-    pub fn open_requests(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-}
-
-/// Counts a request while it is there.
-struct OpenRequest(Arc<AtomicUsize>);
-
-impl OpenRequest {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count.clone())
-    }
-}
-
-impl Drop for OpenRequest {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 struct Server {
     engine: Arc<LocalEngine>,
     options: ServerOptions,
     /// When the server started, which is when the model came to be there.
     started: u64,
-    open: Arc<AtomicUsize>,
-    /// Cancels every request.
-    cut: CancellationToken,
+    shutdown: Shutdown,
 }
 
 /// Seconds since 1970.
@@ -205,25 +162,9 @@ pub async fn serve(
     options: ServerOptions,
     shutdown: Shutdown,
 ) -> io::Result<usize> {
-    let (drain, cut) = (options.drain, CancellationToken::new());
-    let server = Server { engine, options, started: now(), open: shutdown.open.clone(), cut: cut.clone() };
-    let begun = shutdown.begun.clone();
-    let serving = axum::serve(listener, router(server)).with_graceful_shutdown(begun.clone().cancelled_owned());
-    let mut serving = pin!(serving.into_future());
-    let drained = async {
-        begun.cancelled().await;
-        tokio::time::sleep(drain).await;
-    };
-    tokio::select! {
-        ended = &mut serving => return ended.map(|()| 0),
-        () = drained => {}
-    }
-    let cut_off = shutdown.open_requests();
-    cut.cancel();
-    match tokio::time::timeout(LAST_ANSWERS, serving).await {
-        Ok(ended) => ended.map(|()| cut_off),
-        Err(_) => Ok(cut_off),
-    }
+    let drain = options.drain;
+    let server = Server { engine, options, started: now(), shutdown: shutdown.clone() };
+    espalier_serving::serve(listener, router(server), drain, &shutdown).await
 }
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {
@@ -287,7 +228,7 @@ impl Server {
                 adapter: call.adapter.clone(),
                 session: call.session.clone(),
                 deadline,
-                cancel: self.cut.child_token(),
+                cancel: self.shutdown.cut().child_token(),
             })
             .collect()
     }
@@ -340,7 +281,7 @@ async fn answer(
             *prompt = Prompt::Tokens(server.engine.encode(prompt).await?);
         }
     }
-    let open = OpenRequest::new(&server.open);
+    let open = server.shutdown.requests().enter();
     let created = now();
     let requests = server.requests(&call);
     if call.stream {
