@@ -66,7 +66,7 @@ const fn family(family: Family) -> BuiltinSpec {
 /// Every generated data set.
 ///
 /// A name may also be written with `_` for `/` and the other way round, once: `long/needle`, `reasoning_maze`.
-pub const ALL: [BuiltinSpec; 20] = [
+pub const ALL: [BuiltinSpec; 21] = [
     BuiltinSpec {
         name: "long_needle",
         summary: "A code in one sentence of a long text, among sentences with other codes.",
@@ -87,6 +87,11 @@ pub const ALL: [BuiltinSpec; 20] = [
     BuiltinSpec {
         name: "long_code",
         summary: "Callers, importers, constants and results in a generated repository of Python modules.",
+        params: LONG,
+    },
+    BuiltinSpec {
+        name: "long_topics",
+        summary: "How many of a long text's lines are about a topic that no line names.",
         params: LONG,
     },
     BuiltinSpec {

@@ -22,6 +22,7 @@ async fn every_task_has_an_id_of_its_own() {
         "long/multi_needle",
         "long/user_pairs",
         "long/code",
+        "long/topics",
     ]) {
         for index in 0..4 {
             let row = row(task, 4096, index);

@@ -30,6 +30,17 @@ impl Draw {
         low + self.below(usize::try_from(high - low + 1).unwrap_or(0)) as i64
     }
 
+    /// A place among weights, as often as its share; 0 where all weights are 0.
+    pub fn weighted(&mut self, weights: &[usize]) -> usize {
+        let mut left = self.below(weights.iter().sum());
+        let stands_for = |weight: &usize| {
+            let here = left < *weight;
+            left = left.saturating_sub(*weight);
+            here
+        };
+        weights.iter().position(stands_for).unwrap_or(0)
+    }
+
     /// One of several; never called with an empty list.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]

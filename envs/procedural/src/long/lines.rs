@@ -34,15 +34,9 @@ const LABELS: [&str; 8] = ["birch", "cedar", "hazel", "juniper", "larch", "popla
 pub(super) fn count(size: usize, draw: &mut Draw) -> Made {
     // Labels differ in how frequent they are, so that a guess by chance is a bad one.
     let weights: Vec<usize> = LABELS.iter().map(|_| 1 + draw.below(6)).collect();
-    let total: usize = weights.iter().sum();
     let mut counts = [0_usize; LABELS.len()];
     let (text, last) = lines(size, draw, |number, draw| {
-        let mut left = draw.below(total);
-        let mut label = 0;
-        while left >= weights[label] {
-            left -= weights[label];
-            label += 1;
-        }
+        let label = draw.weighted(&weights);
         counts[label] += 1;
         format!("{number} [{}] ", LABELS[label])
     });

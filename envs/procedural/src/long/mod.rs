@@ -5,6 +5,7 @@
 //! | [`filler`] | seeded prose of any length |
 //! | `needles` | one code in prose, or several |
 //! | `lines` | counting labelled lines, lines that share a ticket, pairs of users by their lines |
+//! | [`topics`] | lines about something that no label names |
 //! | [`code`] | questions over a generated repository of Python modules |
 //! | [`verify`] | the answer found again by an independent scan of the text |
 //!
@@ -14,6 +15,7 @@ pub mod code;
 pub mod filler;
 mod lines;
 mod needles;
+pub mod topics;
 pub mod verify;
 
 use serde_json::Value;
@@ -40,11 +42,14 @@ pub enum LongTask {
     UserPairs,
     /// A repository of Python modules: callers, importers, constants through re-exports, results across files.
     Code,
+    /// Lines are about something that only the meaning of their words tells; one topic's lines are counted.
+    Topics,
 }
 
 impl LongTask {
     /// Every task.
-    pub const ALL: [Self; 6] = [Self::Needle, Self::Count, Self::Pairs, Self::MultiNeedle, Self::UserPairs, Self::Code];
+    pub const ALL: [Self; 7] =
+        [Self::Needle, Self::Count, Self::Pairs, Self::MultiNeedle, Self::UserPairs, Self::Code, Self::Topics];
 
     /// The name of its data set.
     pub fn name(self) -> &'static str {
@@ -55,6 +60,7 @@ impl LongTask {
             Self::MultiNeedle => "long_multi_needle",
             Self::UserPairs => "long_user_pairs",
             Self::Code => "long_code",
+            Self::Topics => "long_topics",
         }
     }
 
@@ -105,5 +111,6 @@ pub fn make(task: LongTask, shape: Shape, draw: &mut Draw) -> Made {
         LongTask::MultiNeedle => needles::multi_needle(size, needles, distractors, draw),
         LongTask::UserPairs => lines::user_pairs(size, draw),
         LongTask::Code => code::make(size, draw),
+        LongTask::Topics => topics::topics(size, draw),
     }
 }

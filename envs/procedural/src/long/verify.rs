@@ -28,6 +28,9 @@ pub fn answer(question: &str, text: &str) -> Result<Value, String> {
         let label = rest.split(']').next().unwrap_or_default();
         return Ok(json!(text.lines().filter(|line| second_field(line) == Some(label)).count()));
     }
+    if let Some(topic) = question.strip_prefix("How many lines are about ") {
+        return topics(topic.trim_end_matches('?'), text).map(|count| json!(count));
+    }
     if question.contains("share a ticket") {
         return pairs(text);
     }
@@ -48,6 +51,15 @@ fn needle(subject: &str, text: &str) -> Result<u64, String> {
     };
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
     digits.parse::<u64>().map_err(|error| format!("`{digits}`: {error}"))
+}
+
+/// The lines with a word of the topic.
+fn topics(topic: &str, text: &str) -> Result<usize, String> {
+    let Some((_, words)) = super::topics::TOPICS.iter().find(|(name, _)| *name == topic) else {
+        return Err(format!("no topic `{topic}`"));
+    };
+    let about = |line: &&str| line.split([' ', '.']).any(|word| words.contains(&word));
+    Ok(text.lines().filter(about).count())
 }
 
 /// The label of a line `12 [label] ...`.
