@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::world::{Seen, Stub, StubOptions, World};
+use common::world::{Seen, Slow, Stub, StubOptions, World};
 use espalier_distributed::Group;
 use espalier_generator::TreeOptions;
 use espalier_generator::rollouts::{NoSink, RunOptions, run};
@@ -22,12 +22,16 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 fn asynchronous(world: &World, steps: u64, staleness: u64) -> TrainConfig {
-    let fully_async = json!({"max_staleness_steps": staleness});
-    world.config_with(0, steps, &json!({"mode": "fully_async", "fully_async": fully_async}))
+    // Without evaluations: the slow prompt waits for versions that do not come while one is played.
+    let trainer = json!({
+        "mode": "fully_async", "fully_async": {"max_staleness_steps": staleness},
+        "eval_before_train": false, "eval_interval": 0,
+    });
+    world.config_with(0, steps, &trainer)
 }
 
 fn sync(world: &World, steps: u64) -> TrainConfig {
-    world.config(0, steps)
+    world.config_with(0, steps, &json!({"eval_before_train": false, "eval_interval": 0}))
 }
 
 /// Numbers that do not depend on the clock and that both ways have.
@@ -88,7 +92,7 @@ fn a_slow_prompt_is_overtaken_no_longer_than_the_bound_and_always_trains() {
     let (steps, staleness) = (8, 2);
     let world = World::new();
     world.rows(&["a", "b", "c", "slow"]);
-    let slow = Some(("slow".to_owned(), staleness, steps - 1));
+    let slow = Some(Slow { word: "slow", versions: staleness, steps });
     let mut seen = Seen::default();
     let (report, trained) = world.run_stub(
         asynchronous(&world, steps, staleness),
@@ -125,7 +129,7 @@ fn a_stopped_or_cancelled_run_goes_on_with_nothing_twice_and_nothing_lost() {
     for cancelled in [false, true] {
         let world = World::new();
         world.rows(&names);
-        let slow = Some(("say c".to_owned(), 2, 8));
+        let slow = Some(Slow { word: "say c", versions: 2, steps: 9 });
         let stub = || Stub::new(StubOptions { slow: slow.clone(), ..StubOptions::default() });
         let mut first = Seen { stop_after: (!cancelled).then_some(4), ..Seen::default() };
         let cancel_after = cancelled.then_some(4);
@@ -150,7 +154,7 @@ fn a_synchronous_run_goes_on_from_an_asynchronous_one_and_plays_what_was_in_flig
     let names = ["a", "b", "c", "d", "e"];
     let world = World::new();
     world.rows(&names);
-    let slow = Some(("say b".to_owned(), 2, 5));
+    let slow = Some(Slow { word: "say b", versions: 2, steps: 5 });
     let stub = Stub::new(StubOptions { slow, ..StubOptions::default() });
     let mut first = Seen { stop_after: Some(2), ..Seen::default() };
     let (_, before) = world.run_stub(asynchronous(&world, 5, 2), stub, &mut first);

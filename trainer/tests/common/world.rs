@@ -1,8 +1,8 @@
 //! A world small enough to learn in seconds: a tiny model, an environment, and samplers for the loop.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use espalier_distributed::Group;
@@ -11,8 +11,9 @@ use espalier_engine::{EngineOptions, LocalEngine, Precision};
 use espalier_envs::Registry;
 use espalier_generator::player::ModelTemplate;
 use espalier_generator::{Player, Players, seed};
+use espalier_inference::engine::LogprobKind;
 use espalier_inference::{
-    ChatTemplate, EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, LogprobKind, Prompt,
+    ChatTemplate, EngineError, EngineInfo, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt,
     SamplingParams, StopReason, Tokenizer, Usage,
 };
 use espalier_trainer::critic::Critic;
@@ -287,18 +288,34 @@ struct StubEngine {
     info: EngineInfo,
     version: watch::Sender<u64>,
     options: StubOptions,
-    served: AtomicU64,
+    /// The first version, and the requests that came since.
+    begun: Mutex<(Option<u64>, u64)>,
+    came: Condvar,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StubOptions {
     /// Whether newer weights say something else.
     pub(crate) by_version: bool,
-    /// Prompts that hold this word take this many versions, but end under this one at the latest.
-    pub(crate) slow: Option<(String, u64, u64)>,
+    /// Prompts that hold this word are slow.
+    pub(crate) slow: Option<Slow>,
     /// Prompts that hold this word fail.
     pub(crate) failing: Option<String>,
 }
+
+/// Prompts that take as many versions as they may. So that this is exact, a version ends only after all requests that may
+/// come under it have come.
+#[derive(Clone, Debug)]
+pub(crate) struct Slow {
+    pub(crate) word: &'static str,
+    /// Versions that they take; also the bound of the run.
+    pub(crate) versions: u64,
+    /// Steps of the run: they end before the last one.
+    pub(crate) steps: u64,
+}
+
+/// Requests of a step: two prompts, eight rollouts of each.
+const REQUESTS: u64 = 16;
 
 impl Stub {
     pub(crate) fn new(options: StubOptions) -> Self {
@@ -308,7 +325,8 @@ impl Stub {
             context_tokens: Some(256),
             logprobs: LogprobKind::Raw,
         };
-        Self(Arc::new(StubEngine { info, version: watch::channel(0).0, options, served: AtomicU64::new(0) }))
+        let (version, begun, came) = (watch::channel(0).0, Mutex::default(), Condvar::new());
+        Self(Arc::new(StubEngine { info, version, options, begun, came }))
     }
 }
 
@@ -320,6 +338,16 @@ impl Sampler for Stub {
     }
 
     fn publish(&self, _weights: Weights, version: u64) -> Result<(), TrainError> {
+        let mut begun = self.0.begun.lock().unwrap();
+        let last = *self.0.version.borrow();
+        match (begun.0, &self.0.options.slow) {
+            (Some(first), Some(slow)) => {
+                let may_come = (slow.versions + 1 + last - first).min(slow.steps - first) * REQUESTS;
+                let waited = self.0.came.wait_timeout_while(begun, Duration::from_secs(60), |begun| begun.1 < may_come);
+                assert!(!waited.unwrap().1.timed_out(), "of {may_come} requests some did not come");
+            }
+            _ => begun.0 = Some(version),
+        }
         self.0.version.send_replace(version);
         Ok(())
     }
@@ -332,15 +360,16 @@ impl InferenceEngine for StubEngine {
     }
 
     async fn generate(&self, request: GenerateRequest) -> Result<Vec<Generation>, EngineError> {
-        self.served.fetch_add(1, Ordering::Relaxed);
         let Prompt::Tokens(prompt) = &request.prompt else { panic!("the loop sends tokens") };
         let text = Tokenizer::bytes().decode(prompt);
         let begun = *self.version.borrow();
+        self.begun.lock().unwrap().1 += 1;
+        self.came.notify_all();
         if self.options.failing.as_ref().is_some_and(|word| text.contains(word)) {
             return Err(EngineError::Failed { model: "stub".to_owned(), reason: "as it was told".to_owned() });
         }
-        if let Some((_, versions, last)) = self.options.slow.as_ref().filter(|(word, ..)| text.contains(word)) {
-            let until = (begun + versions).min(*last);
+        if let Some(slow) = self.options.slow.as_ref().filter(|slow| text.contains(slow.word)) {
+            let until = (begun + slow.versions).min(slow.steps - 1);
             let mut version = self.version.subscribe();
             tokio::select! {
                 ended = version.wait_for(|version| *version >= until) => drop(ended.unwrap()),
