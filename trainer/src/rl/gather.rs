@@ -43,10 +43,7 @@ impl Loop {
     ) -> Result<T, TrainError> {
         let first = self.policy.model.group().rank() == 0;
         let alone = self.policy.model.group().world_size() == 1;
-        let made = match self.sampler.clone().filter(|_| first) {
-            Some(sampler) => Some(make(self, sampler.as_ref())),
-            None => None,
-        };
+        let made = self.sampler.clone().filter(|_| first).map(|sampler| make(self, sampler.as_ref()));
         let nobody = || TrainError::Sampling { reason: "the first process has nothing that samples".to_owned() };
         if alone {
             return made.unwrap_or_else(|| Err(nobody()));

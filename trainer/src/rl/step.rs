@@ -60,7 +60,9 @@ impl Loop {
                 });
             };
             if !distillation.keep_rewards {
-                rewards.iter_mut().for_each(|own| own.fill(0.0));
+                for own in &mut rewards {
+                    own.fill(0.0);
+                }
             }
             let teacher = reference_logprobs(teacher, &bare, options)?;
             let (mean, most) = take_off(rows, &mut rewards, old, &teacher, KlEstimator::K1, distillation.coef)?;
