@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use common::close;
 use common::world::{Seen, Stub, StubOptions, Trained, World};
+use espalier_algorithms::config::AdvantageEstimatorKind;
 use espalier_distributed::Group;
 use espalier_trainer::head::HeadOptions;
 use espalier_trainer::packing::{MicroBatch, PackRow};
@@ -85,6 +86,6 @@ fn distillation_asks_for_a_teacher() {
     let error = config.validate().unwrap_err().to_string();
     assert!(error.contains("trainer.teacher.model.path"), "{error}");
     let mut grouped = distilled(&world, 0, 1);
-    grouped.trainer.algorithm.advantage_estimator = Default::default();
+    grouped.trainer.algorithm.advantage_estimator = AdvantageEstimatorKind::default();
     assert!(grouped.validate().unwrap().iter().any(|warning| warning.contains("no_op")));
 }

@@ -459,7 +459,7 @@ fn run_train(
 fn same_tokenizer(policy: &Path, teacher: &Path) -> Result<(), Failure> {
     let tokens = |folder: &Path| Tokenizer::from_dir(folder).map_err(|e| Failure::Data(e.to_string()));
     let (own, other) = (tokens(policy)?, tokens(teacher)?);
-    if (0..own.vocab_size()).all(|id| own.token(id) == other.token(id)) {
+    if (0..own.vocab_size() as u32).all(|id| own.token(id) == other.token(id)) {
         return Ok(());
     }
     Err(Failure::Configuration(format!(

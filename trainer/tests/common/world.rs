@@ -343,7 +343,7 @@ impl Sampler for Stub {
         match (begun.0, &self.0.options.slow) {
             (Some(first), Some(slow)) => {
                 let may_come = (slow.versions + 1 + last - first).min(slow.steps - first) * REQUESTS;
-                let waited = self.0.came.wait_timeout_while(begun, Duration::from_secs(60), |begun| begun.1 < may_come);
+                let waited = self.0.came.wait_timeout_while(begun, Duration::from_mins(1), |begun| begun.1 < may_come);
                 assert!(!waited.unwrap().1.timed_out(), "of {may_come} requests some did not come");
             }
             _ => begun.0 = Some(version),
