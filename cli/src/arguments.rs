@@ -69,7 +69,8 @@ pub(crate) enum Command {
     /// Teach a model by reinforcement on environments.
     ///
     /// The configuration is a TOML file whose keys are SkyRL's where the thing is the same (`docs/training.md`);
-    /// `key.path=value` overrides what it says. Ctrl-C finishes the step, saves and stops.
+    /// `key.path=value` overrides what it says, for instance `trainer.mode=one_step_off` to sample while the model trains.
+    /// Ctrl-C finishes the step, saves and stops.
     #[cfg(feature = "torch")]
     Train(TrainArguments),
     /// Teach a model by examples: conversations, tokens, or the rollouts of a run.

@@ -8,6 +8,7 @@
 //!   policy/trained.safetensors    trained parameters by name, in the master's type
 //!   policy/moments.safetensors    `exp_avg.NAME` and `exp_avg_sq.NAME`
 //!   policy/adapter/               the same adapter in PEFT's layout, where there is one
+//!   critic/                       the critic's two files, where there is one
 //! ```
 //!
 //! Parameters lie under their names, not in shards, so any number of processes resumes what any other number saved.
@@ -45,15 +46,44 @@ struct FileEntry {
     sha256: String,
 }
 
-#[derive(Serialize, Deserialize)]
-struct State {
-    global_step: u64,
+/// What a model and its optimiser have counted.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Counts {
     optimizer_steps: u64,
     skipped_steps: u64,
     passes: u64,
     parameters: i64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    global_step: u64,
+    #[serde(flatten)]
+    policy: Counts,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    critic: Option<Counts>,
     /// What the loop keeps.
     state: Value,
+}
+
+/// A model and its optimiser, to be saved.
+#[derive(Clone, Copy)]
+pub struct Saved<'a> {
+    /// The model.
+    pub model: &'a TrainModel,
+    /// Its optimiser.
+    pub optimizer: &'a AdamW,
+}
+
+impl Saved<'_> {
+    fn counts(self) -> Counts {
+        Counts {
+            optimizer_steps: self.optimizer.steps(),
+            skipped_steps: self.optimizer.skipped(),
+            passes: self.model.passes(),
+            parameters: self.model.parameters().0,
+        }
+    }
 }
 
 /// A folder of checkpoints.
@@ -84,11 +114,23 @@ impl CheckpointStore {
         state: &Value,
         base: &str,
     ) -> Result<PathBuf, TrainError> {
+        self.save_with(step, Saved { model, optimizer }, None, state, base)
+    }
+
+    /// The same with a critic beside the policy.
+    pub fn save_with(
+        &self,
+        step: u64,
+        policy: Saved<'_>,
+        critic: Option<Saved<'_>>,
+        state: &Value,
+        base: &str,
+    ) -> Result<PathBuf, TrainError> {
         let target = self.path(step);
-        let written = self.write(step, model, optimizer, state, base);
+        let written = self.write(step, policy, critic, state, base);
         // Every process learns whether the first one could write.
         let mut whole = Tensor::f_from_slice(&[i64::from(written.is_ok())])?;
-        model.group().all_reduce(&mut whole, Reduction::Min)?;
+        policy.model.group().all_reduce(&mut whole, Reduction::Min)?;
         written?;
         if whole.f_int64_value(&[0])? == 0 {
             let reason = "the first process could not write it; its own error says why".to_owned();
@@ -100,15 +142,15 @@ impl CheckpointStore {
     fn write(
         &self,
         step: u64,
-        model: &TrainModel,
-        optimizer: &AdamW,
+        policy: Saved<'_>,
+        critic: Option<Saved<'_>>,
         state: &Value,
         base: &str,
     ) -> Result<(), TrainError> {
         let mut pending = None;
         let mut failed = None;
-        if model.group().rank() == 0 {
-            match self.begin(step) {
+        if policy.model.group().rank() == 0 {
+            match self.begin(step, critic.is_some()) {
                 Ok(folder) => pending = Some(folder),
                 Err(error) => failed = Some(error),
             }
@@ -120,8 +162,14 @@ impl CheckpointStore {
                 failed.get_or_insert(error);
             }
         };
-        note(save_trained(model, folder.as_deref()));
-        note(save_moments(model, optimizer, folder.as_deref()));
+        note(save_trained(policy.model, folder.as_deref()));
+        note(save_moments(policy, folder.as_deref()));
+        if let Some(critic) = critic {
+            let folder = pending.as_ref().map(|p| p.path().join("critic"));
+            note(save_trained(critic.model, folder.as_deref()));
+            note(save_moments(critic, folder.as_deref()));
+        }
+        let model = policy.model;
         if model.targets().is_some() {
             let adapter = folder.as_ref().map(|f| f.join("adapter"));
             if let Some(adapter) = &adapter {
@@ -135,10 +183,8 @@ impl CheckpointStore {
         let Some(pending) = pending else { return Ok(()) };
         let state = State {
             global_step: step,
-            optimizer_steps: optimizer.steps(),
-            skipped_steps: optimizer.skipped(),
-            passes: model.passes(),
-            parameters: model.parameters().0,
+            policy: policy.counts(),
+            critic: critic.map(Saved::counts),
             state: state.clone(),
         };
         write_json(&pending.path().join("trainer_state.json"), &state)?;
@@ -152,11 +198,13 @@ impl CheckpointStore {
         self.prune()
     }
 
-    fn begin(&self, step: u64) -> Result<PendingFolder, TrainError> {
+    fn begin(&self, step: u64, critic: bool) -> Result<PendingFolder, TrainError> {
         fs::create_dir_all(&self.root).map_err(TrainError::io("create", &self.root))?;
         let pending = PendingFolder::begin(&self.path(step))?;
-        let policy = pending.path().join("policy");
-        fs::create_dir_all(&policy).map_err(TrainError::io("create", &policy))?;
+        for name in ["policy", "critic"].into_iter().take(if critic { 2 } else { 1 }) {
+            let folder = pending.path().join(name);
+            fs::create_dir_all(&folder).map_err(TrainError::io("create", &folder))?;
+        }
         Ok(pending)
     }
 
@@ -205,7 +253,7 @@ fn moment(which: usize, name: &str) -> String {
     format!("{}.{name}", ["exp_avg", "exp_avg_sq"][which])
 }
 
-fn save_moments(model: &TrainModel, optimizer: &AdamW, folder: Option<&Path>) -> Result<(), TrainError> {
+fn save_moments(Saved { model, optimizer }: Saved<'_>, folder: Option<&Path>) -> Result<(), TrainError> {
     if optimizer.steps() == 0 {
         return Ok(());
     }
@@ -271,6 +319,12 @@ impl Checkpoint {
             path: path.to_owned(),
             reason: format!("{reason}; resume from another checkpoint"),
         };
+        if !path.is_dir() {
+            return Err(TrainError::File {
+                path: path.to_owned(),
+                reason: "expected a checkpoint folder (`global_step_N`), found nothing of that name".to_owned(),
+            });
+        }
         let manifest = path.join("manifest.json");
         if !manifest.exists() {
             return Err(broken(
@@ -312,34 +366,57 @@ impl Checkpoint {
         &self.state.state
     }
 
-    /// Brings a model to where it was.
+    /// Brings a policy to where it was.
     pub fn restore_weights(&self, model: &mut TrainModel) -> Result<(), TrainError> {
-        let trained = SafetensorsReader::open(&self.path.join("policy/trained.safetensors"))?;
+        self.weights("policy", self.state.policy, model)
+    }
+
+    /// Brings a policy and its optimiser to where they were. They must have been built with the same settings.
+    pub fn restore(&self, model: &mut TrainModel, optimizer: &mut AdamW) -> Result<(), TrainError> {
+        self.bring("policy", self.state.policy, model, optimizer)
+    }
+
+    /// Brings a critic and its optimiser to where they were.
+    pub fn restore_critic(&self, model: &mut TrainModel, optimizer: &mut AdamW) -> Result<(), TrainError> {
+        let Some(counts) = self.state.critic else {
+            let reason =
+                "it holds no critic, and this run has one: resume with the same `advantage_estimator`".to_owned();
+            return Err(TrainError::File { path: self.path.clone(), reason });
+        };
+        self.bring("critic", counts, model, optimizer)
+    }
+
+    fn weights(&self, folder: &str, counts: Counts, model: &mut TrainModel) -> Result<(), TrainError> {
+        let trained = SafetensorsReader::open(&self.path.join(folder).join("trained.safetensors"))?;
         model.set_trained(&mut |name, shape| trained.get(name, shape))?;
-        model.set_passes(self.state.passes);
+        model.set_passes(counts.passes);
         Ok(())
     }
 
-    /// Brings a model and its optimiser to where they were. They must have been built with the same settings.
-    pub fn restore(&self, model: &mut TrainModel, optimizer: &mut AdamW) -> Result<(), TrainError> {
-        let policy = self.path.join("policy");
-        self.restore_weights(model)?;
+    fn bring(
+        &self,
+        folder: &str,
+        counts: Counts,
+        model: &mut TrainModel,
+        optimizer: &mut AdamW,
+    ) -> Result<(), TrainError> {
+        self.weights(folder, counts, model)?;
         let found = model.parameters().0;
-        if found != self.state.parameters {
+        if found != counts.parameters {
             return Err(TrainError::File {
                 path: self.path.clone(),
                 reason: format!(
-                    "it trains {} parameters, this run {found}: resume with the same settings",
-                    self.state.parameters
+                    "its {folder} trains {} parameters, this run {found}: resume with the same settings",
+                    counts.parameters
                 ),
             });
         }
-        let moments = if self.state.optimizer_steps > 0 {
-            Some(SafetensorsReader::open(&policy.join("moments.safetensors"))?)
+        let moments = if counts.optimizer_steps > 0 {
+            Some(SafetensorsReader::open(&self.path.join(folder).join("moments.safetensors"))?)
         } else {
             None
         };
-        optimizer.restore(model, self.state.optimizer_steps, self.state.skipped_steps, &mut |name, shape| {
+        optimizer.restore(model, counts.optimizer_steps, counts.skipped_steps, &mut |name, shape| {
             let Some(file) = &moments else { unreachable!("moments are asked for after the first step only") };
             Ok((file.get(&moment(0, name), shape)?, file.get(&moment(1, name), shape)?))
         })

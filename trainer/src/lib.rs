@@ -8,15 +8,19 @@
 //! | [`head`] | the output layer in chunks: log-probabilities, entropies, their gradients |
 //! | [`packing`] | rows to micro-batches |
 //! | [`model`] | the model in shards: forward, backward, gradients |
+//! | [`update`] | one update of a policy from rows with advantages |
+//! | [`critic`] | a decoder that says values, and learns them |
 //! | [`optimizer`] | AdamW, schedules, clipping |
 //! | [`checkpoint`] | folders that lead to the same next step |
 //! | [`peft`], [`export`] | adapters in PEFT's layout, models in Hugging Face's |
 //! | [`files`] | safetensors one tensor at a time, folders that appear whole |
+//! | [`rl`], [`sft`] | the two loops |
 //!
 //! Invariants: sums over a batch do not depend on how it is divided into micro-batches or over processes, but for
 //! rounding; with one process the shard is the whole and nothing is copied; nothing half-written has a final name.
 
 pub mod checkpoint;
+pub mod critic;
 pub mod decoder;
 pub mod error;
 pub mod export;

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use espalier_distributed::{Group, Reduction};
 use espalier_engine::config::DecoderConfig;
@@ -105,6 +105,23 @@ struct RootPlaces {
     adapter: Option<(Place, Place)>,
 }
 
+/// What a model is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role<'a> {
+    /// Says log-probabilities and trains.
+    Policy,
+    /// Says log-probabilities and does not train: a reference, a teacher.
+    Frozen,
+    /// Says values and trains; its output layer is called `{prefix}.weight`.
+    Critic { prefix: &'a str },
+}
+
+/// What a pass minimises, given what the model says.
+enum Loss<'a> {
+    OfPredictions(&'a mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>),
+    OfValues(&'a mut dyn FnMut(&Tensor) -> Result<Tensor, TrainError>),
+}
+
 /// A unit's shards on this process.
 pub(crate) struct Unit {
     pub(crate) layout: UnitLayout,
@@ -122,7 +139,9 @@ pub struct TrainModel {
     config: DecoderConfig,
     options: ModelOptions,
     targets: Option<Targets>,
-    group: Group,
+    group: Arc<Group>,
+    /// Whether the output layer says values.
+    critic: bool,
     root: RootPlaces,
     layers: Vec<LayerPlaces>,
     /// The root, then the layers.
@@ -173,20 +192,55 @@ impl Gathered {
 
 /// Where parameters come from when a model is built.
 enum Source<'a> {
-    Files(&'a Weights),
-    Random { seed: u64 },
+    Files {
+        weights: &'a Weights,
+        /// A tensor that is new where the files lack it.
+        new: Option<String>,
+    },
+    Random {
+        seed: u64,
+    },
 }
 
 impl TrainModel {
     /// Loads a model folder in the Hugging Face layout.
-    pub fn load(folder: &Path, options: ModelOptions, group: Group) -> Result<Self, TrainError> {
+    pub fn load(folder: &Path, options: ModelOptions, group: impl Into<Arc<Group>>) -> Result<Self, TrainError> {
+        Self::open(folder, &options, group.into(), Role::Policy)
+    }
+
+    /// The same without anything that trains: it takes the memory of its weights in the type of computation, shared out over
+    /// the processes. Adapters are not for it.
+    pub fn load_frozen(folder: &Path, options: ModelOptions, group: impl Into<Arc<Group>>) -> Result<Self, TrainError> {
+        let options = ModelOptions { lora: LoraConfig::default(), ..options };
+        Self::open(folder, &options, group.into(), Role::Frozen)
+    }
+
+    /// The decoder of a folder with a value head in place of its output layer: `{prefix}.weight` of shape (1, hidden), from
+    /// the folder where it has one, else normal with standard deviation `1 / (hidden + 1)`. The head is always trained, the
+    /// decoder whole or by adapters.
+    pub fn load_critic(
+        folder: &Path,
+        options: ModelOptions,
+        prefix: &str,
+        group: impl Into<Arc<Group>>,
+    ) -> Result<Self, TrainError> {
+        Self::open(folder, &options, group.into(), Role::Critic { prefix })
+    }
+
+    fn open(folder: &Path, options: &ModelOptions, group: Arc<Group>, role: Role<'_>) -> Result<Self, TrainError> {
         let config = read_config(folder)?.decoder;
         let weights = Weights::open(folder, Precision::F32)?;
-        let known = Self::build(&config, &options, group, &Source::Files(&weights))?;
+        let new = match role {
+            Role::Critic { prefix } => {
+                Some(format!("{prefix}.weight")).filter(|new| weights.names().all(|name| name != new))
+            }
+            Role::Policy | Role::Frozen => None,
+        };
+        let known = Self::build(&config, options, group, &Source::Files { weights: &weights, new }, role)?;
         let names: std::collections::BTreeSet<&str> = known.names().collect();
         let surplus = |name: &&str| {
             let known = names.contains(name) || name.ends_with("rotary_emb.inv_freq");
-            !(known || config.tied && *name == "lm_head.weight")
+            !(known || (config.tied || matches!(role, Role::Critic { .. })) && *name == "lm_head.weight")
         };
         if let Some(name) = weights.names().find(surplus) {
             return Err(TrainError::Model(ModelError::Config {
@@ -200,27 +254,46 @@ impl TrainModel {
     }
 
     /// A model with new weights: matrices normal with standard deviation 0.02, norms 1, biases 0.
-    pub fn random(config: &DecoderConfig, options: ModelOptions, group: Group) -> Result<Self, TrainError> {
-        Self::build(config, &options, group, &Source::Random { seed: options.seed })
+    pub fn random(
+        config: &DecoderConfig,
+        options: ModelOptions,
+        group: impl Into<Arc<Group>>,
+    ) -> Result<Self, TrainError> {
+        Self::build(config, &options, group.into(), &Source::Random { seed: options.seed }, Role::Policy)
     }
 
     fn build(
         config: &DecoderConfig,
         options: &ModelOptions,
-        group: Group,
+        group: Arc<Group>,
         source: &Source<'_>,
+        role: Role<'_>,
     ) -> Result<Self, TrainError> {
         let _guard = tch::no_grad_guard();
         options.lora.validate("model.lora")?;
         let targets = if options.lora.rank > 0 { Some(options.lora.targets(config, "model.lora")?) } else { None };
-        let full = targets.is_none();
+        let full = targets.is_none() && role != Role::Frozen;
         let rank = options.lora.rank;
         let mut layouts = Vec::new();
         let c = config;
         let mut root = UnitLayout::default();
         let embedding = root.push(full, vec![Part::new("model.embed_tokens.weight", &[c.vocab, c.hidden])]);
         let norm = root.push(full, vec![Part::new("model.norm.weight", &[c.hidden])]);
-        let head = (!c.tied).then(|| root.push(full, vec![Part::new("lm_head.weight", &[c.vocab, c.hidden])]));
+        let critic = matches!(role, Role::Critic { .. });
+        let head = match role {
+            Role::Critic { prefix } => {
+                Some(root.push(true, vec![Part::new(format!("{prefix}.weight"), &[1, c.hidden])]))
+            }
+            _ => (!c.tied).then(|| root.push(full, vec![Part::new("lm_head.weight", &[c.vocab, c.hidden])])),
+        };
+        if critic && targets.as_ref().is_some_and(|t| t.lm_head) {
+            return Err(TrainError::Config {
+                key: "trainer.critic.model.lora.target_modules".to_owned(),
+                expected: "modules without `lm_head`: a critic has a value head instead, which is always trained"
+                    .to_owned(),
+                found: "`lm_head`".to_owned(),
+            });
+        }
         let adapter = targets.as_ref().is_some_and(|t| t.lm_head).then(|| {
             let a = root.push(true, vec![Part::new("lm_head.lora_A.weight", &[rank, c.hidden])]);
             (a, root.push(true, vec![Part::new("lm_head.lora_B.weight", &[c.vocab, rank])]))
@@ -262,6 +335,7 @@ impl TrainModel {
             options: options.clone(),
             targets,
             group,
+            critic,
             root: root_places,
             layers,
             units,
@@ -282,6 +356,16 @@ impl TrainModel {
     /// The processes that share the model.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// The same, for other models that these processes share: a reference, a critic.
+    pub fn shared_group(&self) -> Arc<Group> {
+        Arc::clone(&self.group)
+    }
+
+    /// Whether it says values instead of log-probabilities.
+    pub fn is_critic(&self) -> bool {
+        self.critic
     }
 
     /// Names of all tensors, adapters included.
@@ -439,8 +523,25 @@ impl TrainModel {
         self.predict_with(batch, options, 0.0)
     }
 
-    fn predict_with(&self, batch: &MicroBatch, options: HeadOptions, scaling: f64) -> Result<Predictions, TrainError> {
+    /// Values of the tokens that a critic looks at, (predictions), at least 32 bits, without gradients.
+    pub fn values(&self, batch: &MicroBatch) -> Result<Tensor, TrainError> {
         let _guard = tch::no_grad_guard();
+        self.says(true)?;
+        let (root, hidden) = self.hidden(batch, self.options.lora.scaling())?;
+        Ok(value_of(&hidden, &self.head_weights(&root)?.weight)?)
+    }
+
+    /// Refuses to be asked for what this model does not say.
+    fn says(&self, values: bool) -> Result<(), TrainError> {
+        if values == self.critic {
+            return Ok(());
+        }
+        let (expected, found) = if values { ("a critic", "a policy") } else { ("a policy", "a critic") };
+        Err(TrainError::Config { key: "model".to_owned(), expected: expected.to_owned(), found: found.to_owned() })
+    }
+
+    /// The gathered root and the hidden states that predict something, without gradients.
+    fn hidden(&self, batch: &MicroBatch, scaling: f64) -> Result<(Gathered, Tensor), TrainError> {
         self.check(batch)?;
         let root = self.gather(0, false)?;
         let mut step = self.step_shape(batch, false)?;
@@ -451,6 +552,13 @@ impl TrainModel {
             x = decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?;
         }
         let hidden = self.finish(&root, &x, batch)?;
+        Ok((root, hidden))
+    }
+
+    fn predict_with(&self, batch: &MicroBatch, options: HeadOptions, scaling: f64) -> Result<Predictions, TrainError> {
+        let _guard = tch::no_grad_guard();
+        self.says(false)?;
+        let (root, hidden) = self.hidden(batch, scaling)?;
         let mut head = self.head_weights(&root)?;
         if let Some((_, _, own)) = &mut head.adapter {
             *own = scaling;
@@ -468,6 +576,21 @@ impl TrainModel {
         options: HeadOptions,
         loss: &mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>,
     ) -> Result<f64, TrainError> {
+        self.says(false)?;
+        self.pass(batch, options, Loss::OfPredictions(loss))
+    }
+
+    /// The same for a critic: `loss` takes the values, (predictions).
+    pub fn value_backward(
+        &mut self,
+        batch: &MicroBatch,
+        loss: &mut dyn FnMut(&Tensor) -> Result<Tensor, TrainError>,
+    ) -> Result<f64, TrainError> {
+        self.says(true)?;
+        self.pass(batch, HeadOptions::default(), Loss::OfValues(loss))
+    }
+
+    fn pass(&mut self, batch: &MicroBatch, options: HeadOptions, loss: Loss<'_>) -> Result<f64, TrainError> {
         self.check(batch)?;
         self.passes += 1;
         let root = self.gather(0, true)?;
@@ -498,7 +621,7 @@ impl TrainModel {
         root: &Gathered,
         batch: &MicroBatch,
         options: HeadOptions,
-        loss: &mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>,
+        loss: Loss<'_>,
     ) -> Result<f64, TrainError> {
         let step = self.step_shape(batch, true)?;
         let mut x = self.embed(root, batch)?;
@@ -541,7 +664,7 @@ impl TrainModel {
         root: &Gathered,
         batch: &MicroBatch,
         options: HeadOptions,
-        loss: &mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>,
+        loss: Loss<'_>,
     ) -> Result<f64, TrainError> {
         let mut inputs = Vec::new();
         let leaf = |x: &Tensor| x.f_detach()?.f_set_requires_grad(true);
@@ -640,10 +763,14 @@ impl TrainModel {
         hidden: &Tensor,
         batch: &MicroBatch,
         options: HeadOptions,
-        loss: &mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>,
+        loss: Loss<'_>,
     ) -> Result<(f64, Tensor, head::HeadGradients), TrainError> {
         let weights = self.head_weights(root)?;
         let hidden = hidden.f_detach()?;
+        let loss = match loss {
+            Loss::OfPredictions(loss) => loss,
+            Loss::OfValues(loss) => return value_head(&hidden, &weights.weight, batch, loss),
+        };
         let pass = head::forward(&weights, &hidden, &batch.targets, options, true)?;
         let leaf = |t: &Tensor| t.f_detach()?.f_set_requires_grad(true);
         let leaves = Predictions {
@@ -807,6 +934,40 @@ impl TrainModel {
     }
 }
 
+/// Values of hidden states (predictions, hidden) under a head (1, hidden): (predictions), in the type of sums.
+fn value_of(hidden: &Tensor, weight: &Tensor) -> Result<Tensor, tch::TchError> {
+    let values = hidden.f_linear(weight, None::<Tensor>)?.f_squeeze_dim(1)?;
+    values.f_to_kind(decoder::wide(values.kind()))
+}
+
+/// Value head and loss: the loss's value, the gradient of the hidden states, the gradient of the head.
+fn value_head(
+    hidden: &Tensor,
+    weight: &Tensor,
+    batch: &MicroBatch,
+    loss: &mut dyn FnMut(&Tensor) -> Result<Tensor, TrainError>,
+) -> Result<(f64, Tensor, head::HeadGradients), TrainError> {
+    let leaf = tch::no_grad(|| value_of(hidden, weight))?.f_set_requires_grad(true)?;
+    let scalar = loss(&leaf)?;
+    let value = scalar.f_double_value(&[])?;
+    if !value.is_finite() {
+        let row = batch.rows.first().copied().unwrap_or(0);
+        return Err(TrainError::Row { row, reason: format!("the critic's loss of its micro-batch is {value}") });
+    }
+    let d_values = if scalar.requires_grad() {
+        Tensor::f_run_backward(&[scalar], &[&leaf], false, false)?.swap_remove(0)
+    } else {
+        leaf.f_zeros_like()?
+    };
+    let _guard = tch::no_grad_guard();
+    let d_values = d_values.f_unsqueeze(1)?.f_to_kind(hidden.kind())?;
+    let of_hidden = d_values.f_matmul(weight)?;
+    let wide = decoder::wide(hidden.kind());
+    let of_weight = d_values.f_to_kind(wide)?.f_transpose(0, 1)?.f_matmul(&hidden.f_to_kind(wide)?)?;
+    let gradients = head::HeadGradients { hidden: of_hidden.shallow_clone(), weight: Some(of_weight), adapter: None };
+    Ok((value, of_hidden, gradients))
+}
+
 /// Gives a tensor by name and shape.
 pub type Find<'a> = dyn FnMut(&str, &[i64]) -> Result<Tensor, TrainError> + 'a;
 
@@ -923,7 +1084,11 @@ fn initial(part: &Part, source: &Source<'_>, options: &ModelOptions) -> Result<T
         return Ok(Tensor::f_from_slice(&values)?.f_view(shape)?);
     }
     match source {
-        Source::Files(weights) => Ok(weights.get(&part.name, shape)?),
+        Source::Files { new: Some(new), .. } if *new == part.name => {
+            let deviation = 1.0 / (shape[1] as f32 + 1.0);
+            Ok(Tensor::f_from_slice(&normal(&mut stream(options.seed), part.numel(), deviation))?.f_view(shape)?)
+        }
+        Source::Files { weights, .. } => Ok(weights.get(&part.name, shape)?),
         Source::Random { .. } if part.name.ends_with("bias") => Ok(Tensor::f_zeros(shape, float)?),
         Source::Random { .. } if shape.len() == 1 => Ok(Tensor::f_ones(shape, float)?),
         Source::Random { seed } => {

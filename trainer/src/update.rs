@@ -44,11 +44,11 @@ pub struct UpdateRow {
 }
 
 impl UpdateRow {
-    fn response_len(&self) -> usize {
+    pub(crate) fn response_len(&self) -> usize {
         self.tokens.len() - self.response_start
     }
 
-    fn trainable(&self) -> usize {
+    pub(crate) fn trainable(&self) -> usize {
         self.mask.iter().map(|m| usize::from(*m)).sum()
     }
 
@@ -145,14 +145,14 @@ impl Policy {
 
     /// Log-probabilities of all response tokens of each row, under the policy as it is.
     pub fn logprobs(&self, rows: &[UpdateRow], options: &UpdateOptions) -> Result<Column, TrainError> {
-        predict(&self.model, rows, options, |batch| self.model.predict(batch, head_options(options.temperature, false)))
+        let head = head_options(options.temperature, false);
+        by_row(&self.model, rows, options.max_tokens, |batch| Ok(self.model.predict(batch, head)?.logprobs))
     }
 
     /// Log-probabilities under the reference.
     pub fn reference_logprobs(&self, rows: &[UpdateRow], options: &UpdateOptions) -> Result<Column, TrainError> {
-        let head = head_options(options.temperature, false);
         if let Some(reference) = &self.reference {
-            return predict(reference, rows, options, |batch| reference.predict(batch, head));
+            return reference_logprobs(reference, rows, options);
         }
         if self.model.targets().is_none() {
             return Err(TrainError::Config {
@@ -161,7 +161,8 @@ impl Policy {
                 found: "none".to_owned(),
             });
         }
-        predict(&self.model, rows, options, |batch| self.model.predict_base(batch, head))
+        let head = head_options(options.temperature, false);
+        by_row(&self.model, rows, options.max_tokens, |batch| Ok(self.model.predict_base(batch, head)?.logprobs))
     }
 
     /// Trains on a batch, the same on every process. `reference` holds log-probabilities from
@@ -238,7 +239,8 @@ impl Policy {
             }
             None => (None, None),
         };
-        let scales = scales(rows, chosen, &config, kept.as_ref(), &whole)?;
+        let kept = kept.map(|kept| kept_tokens(&kept, &whole.offsets)).transpose()?;
+        let scales = scales(rows, chosen, &config, kept.as_deref())?;
         let selection = {
             let input = whole.input(&whole.old, &scales, correction.as_ref(), None);
             select_tokens(loss, &input).map_err(token_error)?
@@ -469,30 +471,29 @@ pub fn kl_controller(config: &AlgorithmConfig) -> KlController {
     KlController::new(config)
 }
 
-fn scales(
+/// How many tokens of each row off-policy correction keeps.
+fn kept_tokens(kept: &Tensor, offsets: &[i64]) -> Result<Vec<usize>, TrainError> {
+    let kept = Vec::<i64>::try_from(kept.f_to_kind(Kind::Int64)?)?;
+    Ok(offsets.windows(2).map(|w| kept[w[0] as usize..w[1] as usize].iter().sum::<i64>() as usize).collect())
+}
+
+/// The scale of every response token of a mini-batch; `kept` says how many tokens of each row are left by a correction.
+pub(crate) fn scales(
     rows: &[UpdateRow],
     chosen: &[usize],
     config: &AlgorithmConfig,
-    kept: Option<&Tensor>,
-    whole: &Flat,
+    kept: Option<&[usize]>,
 ) -> Result<Tensor, TrainError> {
     let trees: Vec<TreeRow<'_>> =
         chosen.iter().map(|i| TreeRow { tree: &rows[*i].tree, tokens: rows[*i].trainable() }).collect();
     let weights = row_weights(&trees, config.row_weighting);
-    let kept: Vec<usize> = match kept {
-        None => trees.iter().map(|t| t.tokens).collect(),
-        Some(kept) => {
-            let kept = Vec::<i64>::try_from(kept.f_to_kind(Kind::Int64)?)?;
-            whole.offsets.windows(2).map(|w| kept[w[0] as usize..w[1] as usize].iter().sum::<i64>() as usize).collect()
-        }
-    };
     let entries: Vec<ReductionRow<'_>> = chosen
         .iter()
         .enumerate()
         .map(|(n, i)| ReductionRow {
             prompt: &rows[*i].prompt,
             tokens: trees[n].tokens,
-            kept_tokens: kept[n],
+            kept_tokens: kept.map_or(trees[n].tokens, |kept| kept[n]),
             weight: weights[n],
         })
         .collect();
@@ -506,7 +507,7 @@ fn scales(
 }
 
 /// Whole prompts, in the order in which they appear, `prompts` at a time. All rows of a prompt stay together.
-fn mini_batches(rows: &[UpdateRow], prompts: usize) -> Vec<Vec<usize>> {
+pub(crate) fn mini_batches(rows: &[UpdateRow], prompts: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<(&str, Vec<usize>)> = Vec::new();
     let mut place = std::collections::HashMap::new();
     for (i, row) in rows.iter().enumerate() {
@@ -520,22 +521,33 @@ fn mini_batches(rows: &[UpdateRow], prompts: usize) -> Vec<Vec<usize>> {
     order.chunks(each).map(|chunk| chunk.iter().flat_map(|(_, rows)| rows.iter().copied()).collect()).collect()
 }
 
-/// Log-probabilities of response tokens, each row predicted by one process and told to all.
-fn predict(
+/// Log-probabilities of all response tokens of each row under a model that does not train: a reference, a teacher.
+pub fn reference_logprobs(
     model: &TrainModel,
     rows: &[UpdateRow],
     options: &UpdateOptions,
-    of: impl Fn(&MicroBatch) -> Result<Predictions, TrainError>,
+) -> Result<Column, TrainError> {
+    let head = head_options(options.temperature, false);
+    by_row(model, rows, options.max_tokens, |batch| Ok(model.predict(batch, head)?.logprobs))
+}
+
+/// One number for each response token, each row computed by one process and told to all. `of` gives the numbers of a
+/// micro-batch, (predictions).
+pub(crate) fn by_row(
+    model: &TrainModel,
+    rows: &[UpdateRow],
+    max_tokens: usize,
+    of: impl Fn(&MicroBatch) -> Result<Tensor, TrainError>,
 ) -> Result<Column, TrainError> {
     let pack: Vec<PackRow<'_>> =
         rows.iter().map(|r| PackRow { tokens: &r.tokens, predict_from: r.response_start }).collect();
     let lengths: Vec<usize> = pack.iter().map(|r| r.tokens.len()).collect();
     let group = model.group();
-    let mut own = plan(&lengths, options.max_tokens, group.world_size());
+    let mut own = plan(&lengths, max_tokens, group.world_size());
     let mut found: Vec<(usize, Vec<f32>)> = Vec::new();
     for chosen in own.swap_remove(group.rank()) {
         let batch = MicroBatch::packed(&pack, &chosen)?;
-        let values = Vec::<f32>::try_from(of(&batch)?.logprobs.f_to_kind(Kind::Float)?)?;
+        let values = Vec::<f32>::try_from(of(&batch)?.f_to_kind(Kind::Float)?)?;
         for (place, row) in batch.rows.iter().enumerate() {
             let (from, to) = (batch.offsets[place] as usize, batch.offsets[place + 1] as usize);
             found.push((*row, values[from..to].to_vec()));
@@ -548,7 +560,7 @@ fn predict(
     Ok(all)
 }
 
-fn sum_over(model: &TrainModel, value: f64) -> Result<f64, TrainError> {
+pub(crate) fn sum_over(model: &TrainModel, value: f64) -> Result<f64, TrainError> {
     let mut sum = Tensor::f_from_slice(&[value])?;
     model.group().all_reduce(&mut sum, Collective::Sum)?;
     Ok(sum.f_double_value(&[0])?)
@@ -559,9 +571,10 @@ fn token_error(error: espalier_algorithms::TokenError) -> TrainError {
 }
 
 /// Names the row of the batch instead of that of the micro-batch.
-fn at_row(error: espalier_algorithms::TokenError, places: &[usize], chosen: &[usize]) -> TrainError {
+pub(crate) fn at_row(error: espalier_algorithms::TokenError, places: &[usize], chosen: &[usize]) -> TrainError {
     let row = match &error {
-        espalier_algorithms::TokenError::NotFinite { row, .. } => places.get(*row).and_then(|p| chosen.get(*p)),
+        espalier_algorithms::TokenError::NotFinite { row, .. }
+        | espalier_algorithms::TokenError::ValueNotFinite { row, .. } => places.get(*row).and_then(|p| chosen.get(*p)),
         _ => None,
     };
     TrainError::Row { row: row.copied().unwrap_or(0), reason: error.to_string() }

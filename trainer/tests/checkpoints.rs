@@ -151,6 +151,47 @@ fn a_checkpoint_that_is_not_whole_is_refused_with_the_file_that_is_wrong() {
     refused("`policy/trained.safetensors` is missing");
     std::fs::remove_file(path.join("manifest.json")).unwrap();
     refused("half-written");
+    std::fs::remove_dir_all(&path).unwrap();
+    refused("found nothing of that name");
+}
+
+/// Where a test's other process finds the checkpoints.
+const CHILD: &str = "ESPALIER_TEST_CHECKPOINTS";
+
+#[test]
+fn a_disk_that_is_full_leaves_the_checkpoint_before_whole() {
+    let save = |root: &Path, step: u64| {
+        let (mut model, mut adam) = fresh(&LoraConfig::default(), TrainPrecision::F32, Group::single());
+        steps(&mut model, &mut adam, 0..1);
+        CheckpointStore::new(root, Some(1)).save(step, &model, &adam, &json!(null), "base")
+    };
+    if let Some(root) = std::env::var_os(CHILD) {
+        // This process cannot write files of more than 32 KiB, as if the disk ended there.
+        let error = save(Path::new(&root), 2).unwrap_err().to_string();
+        assert!(error.contains("cannot write") && error.contains("global_step_2.partial"), "{error}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    save(folder.path(), 1).unwrap();
+    let name = "a_disk_that_is_full_leaves_the_checkpoint_before_whole";
+    let child = std::process::Command::new("bash")
+        .args(["-c", "trap '' XFSZ; ulimit -f 32; exec \"$@\"", "bash"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(CHILD, folder.path())
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+    let names: Vec<String> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(!names.iter().any(|name| name.contains('2')), "{names:?}");
+    let store = CheckpointStore::new(folder.path(), None);
+    let (mut model, mut adam) = fresh(&LoraConfig::default(), TrainPrecision::F32, Group::single());
+    let latest = store.latest().unwrap().unwrap();
+    assert_eq!(latest.step(), 1);
+    latest.restore(&mut model, &mut adam).unwrap();
 }
 
 #[test]

@@ -15,6 +15,7 @@ use espalier_generator::player::ModelTemplate;
 use espalier_inference::{ChatTemplate, Tokenizer};
 use espalier_trackers::{ConsoleOptions, Loggers, RunSpec, Tracker as _, Trackers};
 use espalier_trainer::checkpoint::Checkpoint;
+use espalier_trainer::critic::Critic;
 use espalier_trainer::lora::LoraConfig;
 use espalier_trainer::optimizer::AdamW;
 use espalier_trainer::rl::config::TrainConfig;
@@ -25,7 +26,7 @@ use espalier_trainer::sft::config::SftConfig;
 use espalier_trainer::sft::data::{DataSet, ReadOptions, load};
 use espalier_trainer::sft::examples::ChatEncoder;
 use espalier_trainer::sft::{Numbers, SftReport, SftRun, Watch};
-use espalier_trainer::update::{Policy, needs_reference};
+use espalier_trainer::update::{Policy, needs_critic, needs_reference};
 use espalier_trainer::{ModelOptions, TrainError, TrainModel, TrainPrecision, export, peft};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -116,7 +117,7 @@ impl Watch for Reporter {
 }
 
 /// What a console shows of a step; the other trackers get everything.
-const SHOWN: [&str; 12] = [
+const SHOWN: [&str; 15] = [
     "train/loss",
     "train/grad_norm",
     "train/lr",
@@ -126,6 +127,9 @@ const SHOWN: [&str; 12] = [
     "policy/grad_norm",
     "policy/policy_entropy",
     "policy/rollout_train_logprobs_abs_diff_mean",
+    "critic/critic_loss",
+    "distillation/reverse_kl_mean",
+    "async/staleness_m",
     "eval/all/avg_score",
     "eval/all/pass_at",
     "timing/step",
@@ -378,17 +382,27 @@ fn run_train(
         seed: t.seed,
     };
     let model = TrainModel::load(&base, options(t.policy.model.lora.clone()), group)?;
+    let frozen = |path: &Path| TrainModel::load_frozen(path, options(LoraConfig::default()), model.shared_group());
     let reference = if needs_reference(&t.algorithm) && model.targets().is_none() {
-        if model.group().world_size() > 1 {
-            return Err(Failure::Configuration(
-                "`trainer.algorithm.use_kl_loss`: with several processes and all weights trained there is no reference \
-                 model yet; set it to false, or train an adapter (`trainer.policy.model.lora.rank`)"
-                    .to_owned(),
-            ));
-        }
         let own = &t.reference.model.path;
-        let path = if own.as_os_str().is_empty() { base.clone() } else { settings::model_folder(own) };
-        Some(TrainModel::load(&path, options(LoraConfig::default()), Group::single())?)
+        Some(frozen(&if own.as_os_str().is_empty() { base.clone() } else { settings::model_folder(own) })?)
+    } else {
+        None
+    };
+    let teacher = match &t.algorithm.distillation {
+        None => None,
+        Some(_) => {
+            let path = settings::model_folder(&t.teacher.model.path);
+            same_tokenizer(&base, &path)?;
+            Some(frozen(&path)?)
+        }
+    };
+    let critic = if needs_critic(&t.algorithm) {
+        let section = &t.critic;
+        let (path, prefix) = (settings::model_folder(&section.model.path), &t.algorithm.value_head_prefix);
+        let model = TrainModel::load_critic(&path, options(section.model.lora.clone()), prefix, model.shared_group())?;
+        let optimizer = AdamW::new(section.optimizer_config.clone(), &model)?;
+        Some(Critic::new(model, optimizer, &t.algorithm)?)
     } else {
         None
     };
@@ -417,7 +431,19 @@ fn run_train(
     let names = (t.project_name.as_str(), t.run_name.as_str());
     let mut watch = reporter(first, &t.logger, names, &folder, as_json, stop, quiet)?;
     let export_path = t.export_path.clone();
-    let run = TrainRun { config, policy, sampler, train, eval, estimator: None, runtime, cancel };
+    let run = TrainRun {
+        config,
+        policy,
+        critic,
+        teacher,
+        sampler,
+        train,
+        eval,
+        estimator: None,
+        callbacks: Vec::new(),
+        runtime,
+        cancel,
+    };
     let outcome = run.run(&mut watch);
     if let Some(trackers) = &mut watch.trackers {
         let _ = trackers.finish(i32::from(outcome.is_err()));
@@ -427,6 +453,20 @@ fn run_train(
         write_model(&policy.model, &path, &base)?;
     }
     Ok((report, first))
+}
+
+/// A teacher judges the tokens that the policy sampled: they must mean the same to it.
+fn same_tokenizer(policy: &Path, teacher: &Path) -> Result<(), Failure> {
+    let tokens = |folder: &Path| Tokenizer::from_dir(folder).map_err(|e| Failure::Data(e.to_string()));
+    let (own, other) = (tokens(policy)?, tokens(teacher)?);
+    if (0..own.vocab_size() as u32).all(|id| own.token(id) == other.token(id)) {
+        return Ok(());
+    }
+    Err(Failure::Configuration(format!(
+        "`trainer.teacher.model.path`: expected a model of the policy's tokenizer, found one whose tokens differ (`{}`); \
+         choose a teacher of the policy's family",
+        teacher.display()
+    )))
 }
 
 pub(crate) fn export(arguments: ExportArguments) -> Result<(), Failure> {

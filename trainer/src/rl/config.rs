@@ -6,9 +6,11 @@ use espalier_algorithms::config::{AlgorithmConfig, Context};
 use espalier_datasets::Source;
 use espalier_generator::{LoopOptions, RowMode, TreeLimits};
 use espalier_inference::SamplingParams;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use super::mode::{self, FullyAsyncSection, Mode};
 use crate::error::TrainError;
 use crate::model::TrainPrecision;
 use crate::optimizer::OptimizerConfig;
@@ -33,6 +35,41 @@ pub struct PolicySection {
     pub model: ModelSection,
     /// Its optimiser.
     pub optimizer_config: OptimizerConfig,
+}
+
+/// `trainer.critic`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CriticSection {
+    /// The model whose decoder says values; the policy's own path is a good one.
+    pub model: ModelSection,
+    /// Its optimiser; `lr` is 5e-6 where it is not set.
+    #[serde(deserialize_with = "critic_optimizer")]
+    pub optimizer_config: OptimizerConfig,
+}
+
+const CRITIC_LR: f64 = 5e-6;
+
+impl Default for CriticSection {
+    fn default() -> Self {
+        let optimizer_config = OptimizerConfig { lr: CRITIC_LR, ..OptimizerConfig::default() };
+        Self { model: ModelSection::default(), optimizer_config }
+    }
+}
+
+/// A critic's learning rate has another default than a policy's.
+fn critic_optimizer<'de, D: Deserializer<'de>>(from: D) -> Result<OptimizerConfig, D::Error> {
+    let mut table = Map::deserialize(from)?;
+    table.entry("lr").or_insert_with(|| Value::from(CRITIC_LR));
+    serde_json::from_value(Value::Object(table)).map_err(D::Error::custom)
+}
+
+/// `trainer.teacher`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TeacherSection {
+    /// The model, of the policy's tokenizer.
+    pub model: ModelSection,
 }
 
 /// `trainer.ref`.
@@ -61,8 +98,14 @@ pub struct TrainerSection {
     pub max_training_steps: Option<u64>,
     /// Prompts of a step.
     pub train_batch_size: usize,
+    /// Whether sampling and training take turns: `sync`, `one_step_off`, `fully_async`.
+    pub mode: Mode,
+    /// Bounds of `one_step_off` and `fully_async`.
+    pub fully_async: FullyAsyncSection,
     /// Prompts of an optimiser step.
     pub policy_mini_batch_size: usize,
+    /// Prompts of an optimiser step of the critic.
+    pub critic_mini_batch_size: usize,
     /// Passes over each batch.
     pub update_epochs_per_batch: u32,
     /// Tokens that go through the model at once.
@@ -71,6 +114,8 @@ pub struct TrainerSection {
     pub eval_interval: u64,
     /// Whether to evaluate before the first step.
     pub eval_before_train: bool,
+    /// Whether what was said in evaluations is written to `{ckpt_path}/dumped_evals`.
+    pub dump_eval_results: bool,
     /// Where checkpoints lie.
     pub ckpt_path: Option<PathBuf>,
     /// Steps between checkpoints; 0 for the last only.
@@ -89,6 +134,10 @@ pub struct TrainerSection {
     pub run_name: String,
     /// The policy.
     pub policy: PolicySection,
+    /// What says values, for `algorithm.advantage_estimator = "gae"`.
+    pub critic: CriticSection,
+    /// What the policy is to become like, for `algorithm.distillation`.
+    pub teacher: TeacherSection,
     /// The reference of KL terms.
     #[serde(rename = "ref")]
     pub reference: ReferenceSection,
@@ -106,11 +155,15 @@ impl Default for TrainerSection {
             epochs: 1,
             max_training_steps: None,
             train_batch_size: 32,
+            mode: Mode::default(),
+            fully_async: FullyAsyncSection::default(),
             policy_mini_batch_size: 32,
+            critic_mini_batch_size: 32,
             update_epochs_per_batch: 1,
             max_tokens_per_microbatch: 4096,
             eval_interval: 5,
             eval_before_train: true,
+            dump_eval_results: false,
             ckpt_path: None,
             ckpt_interval: 10,
             max_ckpts_to_keep: -1,
@@ -120,6 +173,8 @@ impl Default for TrainerSection {
             project_name: "espalier".to_owned(),
             run_name: "train".to_owned(),
             policy: PolicySection::default(),
+            critic: CriticSection::default(),
+            teacher: TeacherSection::default(),
             reference: ReferenceSection::default(),
             algorithm: AlgorithmConfig::default(),
         }
@@ -250,6 +305,7 @@ impl TrainConfig {
         for (key, value) in [
             ("trainer.train_batch_size", t.train_batch_size as u64),
             ("trainer.policy_mini_batch_size", t.policy_mini_batch_size as u64),
+            ("trainer.critic_mini_batch_size", t.critic_mini_batch_size as u64),
             ("trainer.max_tokens_per_microbatch", t.max_tokens_per_microbatch as u64),
             ("trainer.epochs", t.epochs),
             ("trainer.update_epochs_per_batch", u64::from(t.update_epochs_per_batch)),
@@ -265,6 +321,17 @@ impl TrainConfig {
         if !t.train_batch_size.is_multiple_of(t.policy_mini_batch_size) {
             let expected = format!("a divisor of `trainer.train_batch_size` = {}", t.train_batch_size);
             return wrong("trainer.policy_mini_batch_size", &expected, t.policy_mini_batch_size.to_string());
+        }
+        if needs_critic(&t.algorithm) && !t.train_batch_size.is_multiple_of(t.critic_mini_batch_size) {
+            let expected = format!("a divisor of `trainer.train_batch_size` = {}", t.train_batch_size);
+            return wrong("trainer.critic_mini_batch_size", &expected, t.critic_mini_batch_size.to_string());
+        }
+        if t.dump_eval_results && t.ckpt_path.is_none() {
+            return wrong(
+                "trainer.ckpt_path",
+                "a folder, as `trainer.dump_eval_results` is true",
+                "nothing".to_owned(),
+            );
         }
         if t.max_ckpts_to_keep == 0 || t.max_ckpts_to_keep < -1 {
             return wrong("trainer.max_ckpts_to_keep", "-1 (all) or at least 1", t.max_ckpts_to_keep.to_string());
@@ -298,14 +365,12 @@ impl TrainConfig {
         }
         t.policy.optimizer_config.validate("trainer.policy.optimizer_config")?;
         t.policy.model.lora.validate("trainer.policy.model.lora")?;
-        if needs_critic(&t.algorithm) {
-            return wrong(
-                "trainer.algorithm.advantage_estimator",
-                "an estimator without a critic (grpo, rloo, maxrl, reinforce++): this trainer has none yet",
-                "gae".to_owned(),
-            );
-        }
+        t.critic.optimizer_config.validate("trainer.critic.optimizer_config")?;
+        t.critic.model.lora.validate("trainer.critic.model.lora")?;
+        let set = |model: &ModelSection| !model.path.as_os_str().is_empty();
         let context = Context {
+            has_critic: set(&t.critic.model),
+            has_teacher: set(&t.teacher.model),
             step_wise: g.step_wise_trajectories,
             samples_per_prompt: g.n_samples_per_prompt,
             ..Context::default()
@@ -319,7 +384,22 @@ impl TrainConfig {
         if needs_reference(&t.algorithm) && t.reference.model.lora.rank > 0 {
             return wrong("trainer.ref.model.lora.rank", "0: a reference has no adapter of its own", "more".to_owned());
         }
+        if t.algorithm.distillation.is_some() && t.teacher.model.lora.rank > 0 {
+            return wrong(
+                "trainer.teacher.model.lora.rank",
+                "0: a teacher has no adapter of its own",
+                "more".to_owned(),
+            );
+        }
+        let TrainerSection { mode, fully_async, train_batch_size, algorithm, .. } = t;
+        warnings.extend(mode::check(mode, fully_async, *train_batch_size, algorithm)?);
         Ok(warnings)
+    }
+
+    /// Where evaluations are written, where they are.
+    pub fn dump_folder(&self) -> Option<PathBuf> {
+        let t = &self.trainer;
+        t.ckpt_path.as_ref().filter(|_| t.dump_eval_results).map(|root| root.join("dumped_evals"))
     }
 
     /// What logits are divided by in training.

@@ -1,6 +1,6 @@
 //! What is played next.
 
-use std::ops::Range;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use espalier_datasets::Source;
@@ -63,10 +63,11 @@ impl Prompts {
     }
 
     /// Row at each place of an endless stream of epochs; shuffled anew in each if `shuffled`.
-    fn order(&self, places: Range<u64>, run_seed: u64, shuffled: bool) -> Vec<usize> {
+    fn order(&self, places: &[u64], run_seed: u64, shuffled: bool) -> Vec<usize> {
         let len = self.len().max(1);
         let mut epoch: Option<(u64, Vec<usize>)> = None;
         places
+            .iter()
             .map(|place| {
                 let (number, at) = (place / len, (place % len) as usize);
                 if !shuffled {
@@ -88,10 +89,15 @@ impl Prompts {
             .collect()
     }
 
+    /// A row, in the order in which they were read.
+    pub fn row(&self, index: usize) -> Option<&EnvRow> {
+        self.rows.get(index).map(|(row, _)| row)
+    }
+
     /// Jobs of some places. `batch` seeds the rollouts, so that a prompt that comes again is played anew.
     pub fn jobs(
         &self,
-        places: Range<u64>,
+        places: &[u64],
         run_seed: u64,
         batch: u64,
         shuffled: bool,
@@ -99,7 +105,7 @@ impl Prompts {
         options: &TreeOptions,
     ) -> Vec<RolloutJob> {
         let batch_seed = seed::nth(seed::derive(run_seed, if shuffled { "train" } else { "eval" }), batch);
-        let mut uses = std::collections::HashMap::new();
+        let mut uses = HashMap::new();
         self.order(places, run_seed, shuffled)
             .into_iter()
             .filter_map(|index| {

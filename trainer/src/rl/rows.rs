@@ -16,7 +16,7 @@ use espalier_inference::Fidelity;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
-use crate::update::UpdateRow;
+use crate::update::{Column, UpdateRow};
 
 /// One row of a rollout, before it has advantages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -95,6 +95,8 @@ fn from_node(node: &Trajectory, choice: RowChoice) -> Result<Vec<RolloutRow>, Tr
 pub struct Prepared {
     /// What trains.
     pub rows: Vec<UpdateRow>,
+    /// What a critic should have said of each response token.
+    pub returns: Column,
     /// `reward/` and `loss/` figures.
     pub metrics: Metrics,
 }
@@ -108,14 +110,17 @@ pub struct Sampled {
     pub max_response: usize,
 }
 
-/// Gives rows their advantages. `rewards` holds token rewards row by row, as they are or with a KL taken off.
+/// Gives rows their advantages. `rewards` holds token rewards row by row, as they are or with a divergence taken off;
+/// `values` what a critic says of each response token.
 pub fn prepare(
     rows: &[RolloutRow],
     rewards: &[Vec<f32>],
+    values: Option<&Column>,
     estimator: &dyn AdvantageEstimator,
     config: &AlgorithmConfig,
     sampling: Sampled,
 ) -> Result<Prepared, TrainError> {
+    let raw: Vec<Vec<f32>> = rows.iter().map(|row| row.row.rewards().to_vec()).collect();
     let mut rewards = rewards.to_vec();
     if let Some(punishment) = &config.overlong {
         for (_, own) in rows.iter().zip(&mut rewards).filter(|(row, _)| row.depth == 0 && !row.failed) {
@@ -123,24 +128,12 @@ pub fn prepare(
         }
     }
     let groups: Vec<String> = rows.iter().map(|row| group_of(row, config.tree_credit)).collect();
-    let seen: Vec<AdvantageRow<'_>> = rows
-        .iter()
-        .zip(&rewards)
-        .zip(&groups)
-        .map(|((row, rewards), group)| AdvantageRow {
-            trajectory: &row.trajectory,
-            group,
-            tree: &row.tree,
-            depth: row.depth,
-            rewards,
-            mask: row.row.mask(),
-            values: None,
-            failed: row.failed,
-        })
-        .collect();
+    let seen = seen(rows, &groups, &rewards, values);
+    let raw = self::seen(rows, &groups, &raw, None);
     let wrong = |e: espalier_algorithms::advantages::AdvantageError| TrainError::Row { row: 0, reason: e.to_string() };
+    // What the environment gave; punishments and divergences are in `loss/`.
+    let mut metrics = reward_metrics(&AdvantageBatch::new(&raw).map_err(wrong)?, sampling.samples_per_prompt);
     let batch = AdvantageBatch::new(&seen).map_err(wrong)?;
-    let mut metrics = reward_metrics(&batch, sampling.samples_per_prompt);
     let keep = if config.zero_variance_filter {
         let filtered = zero_variance_filter(&batch, config.tree_credit, config.zero_variance_filter_tol);
         metrics.insert("reward/num_zero_variance_filtered", Metric::Sum(filtered.filtered_groups as f64));
@@ -164,7 +157,27 @@ pub fn prepare(
             tree: row.tree.clone(),
         }
     });
-    Ok(Prepared { rows: made.collect(), metrics })
+    Ok(Prepared { rows: made.collect(), returns: advantages.returns, metrics })
+}
+
+/// Rows as estimators see them.
+fn seen<'a>(
+    rows: &'a [RolloutRow],
+    groups: &'a [String],
+    rewards: &'a [Vec<f32>],
+    values: Option<&'a Column>,
+) -> Vec<AdvantageRow<'a>> {
+    let seen = rows.iter().zip(groups).zip(rewards).enumerate().map(|(i, ((row, group), rewards))| AdvantageRow {
+        trajectory: &row.trajectory,
+        group,
+        tree: &row.tree,
+        depth: row.depth,
+        rewards,
+        mask: row.row.mask(),
+        values: values.and_then(|values| values.get(i)).map(Vec::as_slice),
+        failed: row.failed,
+    });
+    seen.collect()
 }
 
 /// What a trajectory is compared with: the samples of its prompt, or for children with a credit of their own the other

@@ -1,6 +1,8 @@
 //! What the tests share: references made with PyTorch, and comparisons by norm.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub(crate) mod world;
+
 use std::path::{Path, PathBuf};
 
 use espalier_trainer::files::SafetensorsReader;

@@ -341,6 +341,22 @@ impl Default for OverlongConfig {
     }
 }
 
+/// `distillation`: the reverse KL to a teacher, `trainer.teacher.model`, as the reward of each token.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DistillationConfig {
+    /// The reward of a trainable token is `coef * (log p_teacher - log p_policy)`.
+    pub coef: f64,
+    /// Whether the environment's rewards stay and are added.
+    pub keep_rewards: bool,
+}
+
+impl Default for DistillationConfig {
+    fn default() -> Self {
+        Self { coef: 1.0, keep_rewards: false }
+    }
+}
+
 /// `trainer.algorithm`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -408,12 +424,15 @@ pub struct AlgorithmConfig {
     pub kl_loss_coef: f64,
     /// How the coefficient of a KL in the reward moves.
     pub kl_ctrl: KlControlConfig,
+    /// On-policy distillation from a teacher; none is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distillation: Option<DistillationConfig>,
     /// Whether entropy is a term of the loss.
     pub use_entropy_loss: bool,
     /// Its weight.
     pub entropy_loss_coef: f64,
-    /// What logits are divided by before log-probabilities are taken, of the policy and of the reference alike; none is
-    /// the sampling temperature.
+    /// What logits are divided by before log-probabilities are taken, of the policy, the reference and a teacher alike;
+    /// none is the sampling temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
 
@@ -460,6 +479,7 @@ impl Default for AlgorithmConfig {
             use_kl_loss: true,
             kl_loss_coef: 0.001,
             kl_ctrl: KlControlConfig::default(),
+            distillation: None,
             use_entropy_loss: false,
             entropy_loss_coef: 0.01,
             temperature: None,

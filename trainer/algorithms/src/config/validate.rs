@@ -16,6 +16,8 @@ use crate::tree::TreeCredit;
 pub struct Context<'a> {
     /// Whether `trainer.critic.model.path` is set.
     pub has_critic: bool,
+    /// Whether `trainer.teacher.model.path` is set.
+    pub has_teacher: bool,
     /// `generator.step_wise_trajectories`: one trajectory may be several rows.
     pub step_wise: bool,
     /// Whether the sampler's log-probabilities reach the trainer.
@@ -32,6 +34,7 @@ impl Default for Context<'_> {
     fn default() -> Self {
         Self {
             has_critic: false,
+            has_teacher: false,
             step_wise: false,
             rollout_logprobs: true,
             samples_per_prompt: 5,
@@ -138,6 +141,7 @@ impl AlgorithmConfig {
         self.check_loss(context, &mut findings);
         self.check_off_policy(context, &mut findings);
         self.check_regularizers(&mut findings);
+        self.check_distillation(context, &mut findings);
         self.check_sampling(context, &mut findings);
         if findings.problems.is_empty() {
             Ok(findings.warnings)
@@ -364,6 +368,27 @@ impl AlgorithmConfig {
         if self.kl_ctrl.kind == KlControlKind::Adaptive && !self.use_kl_in_reward {
             findings.warn("kl_ctrl.type", "`adaptive` moves the coefficient of `use_kl_in_reward` only, which is off");
         }
+    }
+
+    fn check_distillation(&self, context: &Context<'_>, findings: &mut Findings) {
+        let Some(distillation) = &self.distillation else { return };
+        findings.above("distillation.coef", distillation.coef, 0.0);
+        findings.require(context.has_teacher, "distillation", || {
+            "needs a teacher; set `trainer.teacher.model.path`, or remove `distillation`".to_owned()
+        });
+        let group = match self.advantage_estimator {
+            AdvantageEstimatorKind::Grpo => "grpo",
+            AdvantageEstimatorKind::Rloo => "rloo",
+            AdvantageEstimatorKind::Maxrl => "maxrl",
+            _ => return,
+        };
+        findings.warn(
+            "advantage_estimator",
+            format!(
+                "`{group}` adds up the rewards that `distillation` gives to tokens and compares whole responses; `no_op` \
+                 gives each token its own"
+            ),
+        );
     }
 
     fn check_sampling(&self, context: &Context<'_>, findings: &mut Findings) {
