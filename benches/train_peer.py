@@ -1,16 +1,19 @@
-"""One training step beside transformers and peft: the same model, rows, torch version and optimiser.
+"""Training steps beside transformers and peft: the same model, rows, threads, torch version and optimiser.
 
-    python benches/train_peer.py ESPALIER MODEL [--steps 7] [--precisions bf16 f32] [--kinds lora full]
+    python benches/train_peer.py TRAIN_STEPS MODEL [--steps 7] [--precisions bf16 f32] [--kinds lora full] [--ranks 1 2 4]
 
-Each side runs in a process of its own, one after the other, `steps` steps after one that warms up. Says the median time of a
-step of each, their ratio (espalier over peer, lower is better), and the peaks of resident memory. Rows: 4 of 512 tokens,
-all but the first learned; LoRA of rank 16 on all linear layers. The peer needs torch 2.11.0, transformers and peft.
+TRAIN_STEPS is the trainer's example of that name. A step is forward, backward, clipping and AdamW over 4 rows of 512 tokens,
+all but the first learned; LoRA of rank 16 on all linear layers, or all weights. Each side is a process of its own; they take
+turns, step by step, after one step each that warms up, so that what else the machine does meets both. The figure is the
+median of the steps' ratios, espalier over peer. The peer has what transformers and peft do by themselves: `sdpa` attention,
+adapters in 32 bits beside a base in bfloat16. Then the memory of one of N processes that share the model.
 """
 
 import argparse
 import json
 import os
 import random
+import socket
 import statistics
 import subprocess
 import sys
@@ -20,83 +23,138 @@ from pathlib import Path
 ROWS, LENGTH, RANK = 4, 512, 16
 
 PEER = """
-import json, resource, sys, time
+import json, sys, time
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
-model_path, rows, steps, precision, kind = sys.argv[1], json.load(open(sys.argv[2])), int(sys.argv[3]), sys.argv[4], sys.argv[5]
+path, rows, precision, kind = sys.argv[1:5]
 torch.manual_seed(0)
-dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-model = AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype).train()
+dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[precision]
+model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa").train()
 if kind == "lora":
     model = get_peft_model(model, LoraConfig(r=%d, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"))
-optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5)
-ids = torch.tensor(rows)
-times = []
-for step in range(steps + 1):
+trained = [p for p in model.parameters() if p.requires_grad]
+optimizer = torch.optim.AdamW(trained, lr=1e-5, weight_decay=0.01)
+ids = torch.tensor(json.load(open(rows)))
+print(json.dumps({"threads": torch.get_num_threads()}), flush=True)
+for _ in sys.stdin:
     start = time.perf_counter()
     loss = model(input_ids=ids, labels=ids, use_cache=False).loss
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(trained, 1.0)
     optimizer.step()
     optimizer.zero_grad()
-    times.append(time.perf_counter() - start)
-print(json.dumps({"times": times[1:], "loss": loss.item(), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    print(json.dumps({"seconds": time.perf_counter() - start, "loss": loss.item()}), flush=True)
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps({"peak_mb": int(peak.split()[1]) / 1024}), flush=True)
 """ % RANK
 
 
-def peer(model, rows, steps, precision, kind):
-    out = subprocess.run([sys.executable, "-c", PEER, model, rows, str(steps), precision, kind],
-                         capture_output=True, text=True, env=dict(os.environ, LD_LIBRARY_PATH=""))
-    if out.returncode:
-        sys.exit(f"the peer failed: {out.stderr[-2000:]}")
-    return json.loads(out.stdout.strip().splitlines()[-1])
+class Side:
+    """A process that takes a step whenever it is asked."""
+
+    def __init__(self, command, environment=None):
+        environment = {**os.environ, **(environment or {})}
+        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.threads = self.answer()["threads"]
+        self.steps = []
+
+    def answer(self):
+        line = self.child.stdout.readline()
+        if not line:
+            sys.exit(f"`{self.child.args[0]}` ended with {self.child.wait()} and said nothing")
+        return json.loads(line)
+
+    def ask(self):
+        self.child.stdin.write("\n")
+        self.child.stdin.flush()
+
+    def step(self):
+        self.ask()
+        self.steps.append(self.answer())
+
+    def finish(self):
+        self.child.stdin.close()
+        last = self.answer()
+        self.child.wait()
+        return last
 
 
-def espalier(program, model, data, steps, precision, kind, folder):
-    log = folder / f"{precision}-{kind}"
-    rank = RANK if kind == "lora" else 0
-    command = [program, "sft", "--json", "--model", model, "--data", str(data), f"num_steps={steps + 1}", f"batch_size={ROWS}",
-               f"precision={precision}", f"model.lora.rank={rank}", "optimizer_config.lr=1e-5", "sampler=sequential",
-               f"max_tokens_per_microbatch={ROWS * LENGTH}", "logger=jsonl", "disable_cache=true", f"run_name={precision}-{kind}"]
-    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    _, status, usage = os.wait4(child.pid, 0)
-    if status:
-        sys.exit(f"espalier failed: {child.stderr.read()[-2000:]}")
-    (metrics,) = (folder / "runs" / log.name).glob("*.jsonl")
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return {"times": [r["timing/step"] for r in rows][1:], "loss": rows[-1]["train/loss"], "peak_mb": usage.ru_maxrss / 1024}
+def figure(name, value, unit, must, better, **details):
+    line = {"figure": name, "value": float(f"{value:.3g}"), "unit": unit, "must": must, "better": better}
+    print(json.dumps({**line, **details}), flush=True)
+
+
+def compare(program, model, rows, steps, precision, kind):
+    theirs = Side([sys.executable, "-c", PEER, model, rows, precision, kind], {"LD_LIBRARY_PATH": ""})
+    ours = Side([program, model, rows, precision, kind])
+    if ours.threads != theirs.threads:
+        sys.exit(f"espalier has {ours.threads} threads, the peer {theirs.threads}: set OMP_NUM_THREADS")
+    for _ in range(steps + 1):
+        theirs.step()
+        ours.step()
+    seconds = [[step["seconds"] for step in side.steps[1:]] for side in (ours, theirs)]
+    peaks = [side.finish()["peak_mb"] for side in (ours, theirs)]
+    median = [statistics.median(side) for side in seconds]
+    ratios = [mine / other for mine, other in zip(*seconds)]
+    for name, side in zip(("espalier", "peer"), (ours, theirs)):
+        print(json.dumps({"side": name, "kind": kind, "precision": precision, "steps": side.steps}), flush=True)
+    details = {"espalier_s": round(median[0], 3), "peer_s": round(median[1], 3), "threads": ours.threads}
+    details |= {"least": round(min(ratios), 3), "most": round(max(ratios), 3)}
+    figure(f"{kind}_step_ratio_{precision}", statistics.median(ratios), "x", 1.05, "lower", **details)
+    details = {"espalier_mb": round(peaks[0]), "peer_mb": round(peaks[1])}
+    # Only adapters promise to be small.
+    must = 0.8 if kind == "lora" else 1.0
+    figure(f"{kind}_memory_ratio_{precision}", peaks[0] / peaks[1], "x", must, "lower", **details)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def memory_by_rank(program, model, rows, worlds):
+    """What each of N processes holds: parameters, moments (as bytes), and the peak of resident memory."""
+    alone = None
+    for world in worlds:
+        place = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+        command = [program, model, rows, "f32", "full"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        ranks = [
+            subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes)
+            for rank in range(world)
+        ]
+        for rank in ranks:
+            rank.stdin.write("\n")
+            rank.stdin.close()
+        last = [json.loads(rank.stdout.read().splitlines()[-1]) for rank in ranks]
+        if any([rank.wait() for rank in ranks]):
+            sys.exit(f"a process of {world} failed")
+        held, peak = (max(one[key] for one in last) for key in ("held_mb", "peak_mb"))
+        alone = alone or held
+        figure(f"fsdp_held_n{world}", held / alone, "x", round(1.02 / world, 3), "lower", held_mb=round(held), peak_mb=round(peak))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("espalier")
-    parser.add_argument("model")
+    parser.add_argument("program", metavar="TRAIN_STEPS")
+    parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument("--precisions", nargs="+", default=["bf16", "f32"])
-    parser.add_argument("--kinds", nargs="+", default=["lora", "full"])
+    parser.add_argument("--precisions", nargs="*", default=["bf16", "f32"])
+    parser.add_argument("--kinds", nargs="*", default=["lora", "full"])
+    parser.add_argument("--ranks", nargs="*", type=int, default=[1, 2, 4])
     arguments = parser.parse_args()
     draw = random.Random(0)
-    rows = [[draw.randrange(10, 40000) for _ in range(LENGTH)] for _ in range(ROWS)]
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "rows.json").write_text(json.dumps(rows))
-        with (folder / "rows.jsonl").open("w") as data:
-            for row in rows:
-                data.write(json.dumps({"input_ids": row, "loss_mask": [1] * LENGTH}) + "\n")
+        rows = Path(name, "rows.json")
+        rows.write_text(json.dumps([[draw.randrange(10, 40000) for _ in range(LENGTH)] for _ in range(ROWS)]))
         for kind in arguments.kinds:
             for precision in arguments.precisions:
-                theirs = peer(arguments.model, str(folder / "rows.json"), arguments.steps, precision, kind)
-                ours = espalier(arguments.espalier, arguments.model, folder / "rows.jsonl", arguments.steps, precision, kind, folder)
-                median = [statistics.median(side["times"]) for side in (ours, theirs)]
-                print(json.dumps({
-                    "figure": f"{kind}_step_ratio", "precision": precision, "value": round(median[0] / median[1], 3), "must": 1.05,
-                    "espalier_s": round(median[0], 3), "peer_s": round(median[1], 3),
-                    "memory_ratio": round(ours["peak_mb"] / theirs["peak_mb"], 3),
-                    "espalier_mb": round(ours["peak_mb"]), "peer_mb": round(theirs["peak_mb"]),
-                    "espalier_loss": ours["loss"], "peer_loss": theirs["loss"],
-                    "espalier_times": ours["times"], "peer_times": theirs["times"],
-                }), flush=True)
+                compare(arguments.program, arguments.model, str(rows), arguments.steps, precision, kind)
+        short = Path(name, "short.json")
+        short.write_text(json.dumps([[draw.randrange(10, 40000) for _ in range(64)] for _ in range(4)]))
+        memory_by_rank(arguments.program, arguments.model, str(short), arguments.ranks)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Rows, close, distance, expected, fixture};
 use espalier_distributed::Group;
-use espalier_trainer::head::HeadOptions;
+use espalier_trainer::head::{Entropy, HeadOptions};
 use espalier_trainer::lora::LoraConfig;
 use espalier_trainer::packing::{MicroBatch, PackRow};
 use espalier_trainer::{ModelOptions, TrainModel, TrainPrecision, peft};
@@ -116,7 +116,7 @@ fn chunks_of_the_output_layer_and_what_is_kept_change_nothing() {
             .unwrap();
         (found, model.gradients().unwrap())
     };
-    let whole = HeadOptions { temperature: 0.7, entropy: true, ..HeadOptions::default() };
+    let whole = HeadOptions { temperature: 0.7, entropy: Entropy::Gradients, ..HeadOptions::default() };
     let (a, of_a) = run(whole);
     for head in
         [HeadOptions { keep_bytes: 0, ..whole }, HeadOptions { chunk_bytes: 96 * 4 * 5, keep_bytes: 0, ..whole }]
@@ -134,7 +134,7 @@ fn entropy_and_temperature_have_the_gradients_of_their_formulas() {
     let (values, _) = expected("models/llama");
     let rows = Rows::read(&values);
     let (batch, _) = rows.packed();
-    let head = HeadOptions { temperature: 1.7, entropy: true, ..HeadOptions::default() };
+    let head = HeadOptions { temperature: 1.7, entropy: Entropy::Gradients, ..HeadOptions::default() };
     let mut options = options(LoraConfig::default(), false);
     options.precision = TrainPrecision::F64;
     let mut model = TrainModel::load(&fixture("models/llama"), options, Group::single()).unwrap();

@@ -6,6 +6,7 @@
 //! | [`rows`] | from trees to rows with advantages |
 //! | [`prompts`] | what is played next: seeded order, resumable |
 //! | [`engine`] | whatever samples, and how new weights reach it |
+//! | [`meter`] | how long it was at work |
 //! | this one | the loop: sample, judge, update, publish, evaluate, save |
 //!
 //! With several processes the first one samples and tells the others what came of it; all train.
@@ -15,6 +16,7 @@
 
 pub mod config;
 pub mod engine;
+pub mod meter;
 pub mod prompts;
 pub mod rows;
 
@@ -35,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::config::TrainConfig;
 use self::engine::Sampler;
+use self::meter::{Meter, Metered};
 use self::prompts::Prompts;
 use self::rows::{RolloutRow, RowChoice, Sampled};
 use crate::checkpoint::CheckpointStore;
@@ -125,6 +128,10 @@ impl TrainRun {
             })?;
             dynamic.restore(kept.gathered.clone());
         }
+        let meter = Arc::new(Meter::default());
+        if let Some(sampler) = self.sampler.take() {
+            self.sampler = Some(Arc::new(Metered::new(sampler, Arc::clone(&meter))));
+        }
         self.publish(kept.step)?;
         let mut report = TrainReport { steps: kept.step, last_reward: f64::NAN, last_eval: None, finished: false };
         if self.config.trainer.eval_before_train && kept.step == 0 && !self.eval.is_empty() {
@@ -135,6 +142,7 @@ impl TrainRun {
         let mut saved = None;
         while kept.step < total {
             let begun = Instant::now();
+            let (engine, gradients) = (meter.total(), self.policy.busy());
             let mut times = BTreeMap::new();
             let Some((rows, mut numbers)) = self.gather(&mut kept, &mut dynamic, &mut times)? else { break };
             let options = UpdateOptions {
@@ -152,6 +160,11 @@ impl TrainRun {
             let at = Instant::now();
             self.publish(kept.step)?;
             times.insert("sync_weights", at.elapsed().as_secs_f64());
+            // What neither the engine nor the model was busy with is what everything around them costs.
+            let (engine, gradients) = (meter.total() - engine, self.policy.busy() - gradients);
+            times.insert("engine", engine.as_secs_f64());
+            times.insert("gradients", gradients.as_secs_f64());
+            times.insert("overhead", begun.elapsed().saturating_sub(engine + gradients).as_secs_f64());
             numbers.extend(metrics.values().map(|(name, value)| (name.to_owned(), value)));
             if every_eval > 0 && (kept.step.is_multiple_of(every_eval) || kept.step == total) && !self.eval.is_empty() {
                 let at = Instant::now();
