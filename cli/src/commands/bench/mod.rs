@@ -31,7 +31,10 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<(), Failure> {
         #[cfg(feature = "torch")]
         BenchSubject::Engine => engine::measure(&mut report, arguments.quick).await?,
         #[cfg(feature = "torch")]
-        BenchSubject::Train => tokio::task::block_in_place(|| train::measure(&mut report, arguments.quick))?,
+        BenchSubject::Train => {
+            espalier_engine::fused::keep_memory();
+            tokio::task::block_in_place(|| train::measure(&mut report, arguments.quick))?;
+        }
         #[cfg(not(feature = "torch"))]
         BenchSubject::Engine | BenchSubject::Train => {
             return Err(Failure::Engine("this build has no local engine; build with the `torch` feature".to_owned()));
