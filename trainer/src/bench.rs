@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use espalier_distributed::Group;
 use espalier_engine::models::read_config;
-use espalier_engine::sampling::mix;
 use espalier_engine::{EngineOptions, LocalEngine};
 use espalier_envs::Registry;
 use espalier_generator::player::ModelTemplate;
 use espalier_generator::{Player, Players};
 use espalier_inference::scripted::ScriptedEngine;
 use espalier_inference::{ChatTemplate, SamplingParams, Tokenizer};
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +34,7 @@ use crate::sft::{self, Numbers, Watch};
 use crate::update::Policy;
 
 /// Rows of the packing figure, their lengths, and how many tokens go through the model at once.
-const ROWS: u64 = 16;
+const ROWS: usize = 16;
 const SHORTEST: f64 = 64.0;
 const LONGEST: f64 = 640.0;
 const MICRO_BATCH: usize = 2048;
@@ -49,12 +50,11 @@ fn middle(mut values: Vec<f64>) -> f64 {
 
 /// Rows whose lengths are log-uniform, the same in every run.
 fn ragged_rows(vocab: i64) -> Vec<Vec<u32>> {
-    let draw = |row: u64, i: u64| mix(row << 32 | i);
+    let mut draw = ChaCha8Rng::seed_from_u64(0);
     (0..ROWS)
-        .map(|row| {
-            let share = (draw(row, u64::MAX >> 32) >> 11) as f64 / (1_u64 << 53) as f64;
-            let length = (SHORTEST * (LONGEST / SHORTEST).powf(share)) as u64;
-            (0..length).map(|i| (draw(row, i) % vocab as u64) as u32).collect()
+        .map(|_| {
+            let length = (SHORTEST * (LONGEST / SHORTEST).powf(draw.random())) as usize;
+            (0..length).map(|_| draw.random_range(0..vocab as u32)).collect()
         })
         .collect()
 }

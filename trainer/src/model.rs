@@ -114,7 +114,7 @@ pub(crate) struct Unit {
     /// Trained parameters.
     pub(crate) master: Tensor,
     /// The same in the type of computation, where that differs.
-    compute: Option<Tensor>,
+    pub(crate) compute: Option<Tensor>,
     /// Sum of gradients since the last step.
     pub(crate) gradient: Option<Tensor>,
 }
@@ -578,7 +578,7 @@ impl TrainModel {
                 let own: Vec<Option<Tensor>> = found.by_ref().take(count).map(Some).collect();
                 self.add_gradients(unit, own)?;
             }
-            for slot in norm {
+            if let Some(slot) = norm {
                 add_to(&mut gradients, slot, found.next().unwrap_or_default())?;
             }
             self.add_embedding(&mut gradients, batch, found.next())?;

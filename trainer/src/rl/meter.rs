@@ -46,7 +46,8 @@ impl Drop for Running {
         let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.running -= 1;
         if state.running == 0 {
-            state.total += state.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+            let spent = state.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+            state.total += spent;
         }
     }
 }
