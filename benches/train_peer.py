@@ -141,6 +141,7 @@ def main():
     parser.add_argument("program", metavar="TRAIN_STEPS")
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--rows", type=int, default=ROWS, help="other than 4 to see that it runs, not to quote")
     parser.add_argument("--precisions", nargs="*", default=["bf16", "f32"])
     parser.add_argument("--kinds", nargs="*", default=["lora", "full"])
     parser.add_argument("--ranks", nargs="*", type=int, default=[1, 2, 4])
@@ -148,7 +149,7 @@ def main():
     draw = random.Random(0)
     with tempfile.TemporaryDirectory() as name:
         rows = Path(name, "rows.json")
-        rows.write_text(json.dumps([[draw.randrange(10, 40000) for _ in range(LENGTH)] for _ in range(ROWS)]))
+        rows.write_text(json.dumps([[draw.randrange(10, 40000) for _ in range(LENGTH)] for _ in range(arguments.rows)]))
         for kind in arguments.kinds:
             for precision in arguments.precisions:
                 compare(arguments.program, arguments.model, str(rows), arguments.steps, precision, kind)

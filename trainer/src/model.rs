@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use espalier_distributed::{Group, Reduction};
 use espalier_engine::config::DecoderConfig;
+use espalier_engine::fused;
 use espalier_engine::models::read_config;
 use espalier_engine::weights::Weights;
 use espalier_engine::{ModelError, Precision};
@@ -397,13 +398,12 @@ impl TrainModel {
     }
 
     fn head_weights(&self, root: &Gathered) -> Result<HeadWeights, TrainError> {
-        let layout = &self.units[0].layout;
-        let weight = root.get(layout, self.root.head.unwrap_or(self.root.embedding))?.f_detach()?;
+        let kind = fused::product_kind(self.options.precision.compute());
+        let get = |place| root.get(&self.units[0].layout, place)?.f_detach()?.f_to_kind(kind).map_err(TrainError::from);
+        let weight = get(self.root.head.unwrap_or(self.root.embedding))?;
         let adapter = match self.root.adapter {
             None => None,
-            Some((a, b)) => {
-                Some((root.get(layout, a)?.f_detach()?, root.get(layout, b)?.f_detach()?, self.options.lora.scaling()))
-            }
+            Some((a, b)) => Some((get(a)?, get(b)?, self.options.lora.scaling())),
         };
         Ok(HeadWeights { weight, adapter })
     }
@@ -473,8 +473,8 @@ impl TrainModel {
             let whole = self.gather(index + 1, false)?;
             x = decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?;
         }
-        let hidden = self.finish(&root, &x, batch)?;
         let mut head = self.head_weights(&root)?;
+        let hidden = self.finish(&root, &x, batch)?.f_to_kind(head.weight.kind())?;
         if let Some((_, _, own)) = &mut head.adapter {
             *own = scaling;
         }
@@ -707,7 +707,8 @@ impl TrainModel {
         objective: Objective<'_>,
     ) -> Result<(f64, Tensor, head::HeadGradients), TrainError> {
         let weights = self.head_weights(root)?;
-        let hidden = hidden.f_detach()?;
+        let kind = hidden.kind();
+        let hidden = hidden.f_detach()?.f_to_kind(weights.weight.kind())?;
         let trained = matches!(self.root.head.unwrap_or(self.root.embedding), Place::Trained(_));
         let loss = match objective {
             Objective::Of(loss) => loss,
@@ -720,7 +721,7 @@ impl TrainModel {
                     return Err(Self::not_finite(value, &logprobs, batch)?);
                 }
                 let found = head::backward(pass, &weights, &hidden, &batch.targets, options, (by, None), trained)?;
-                return Ok((value, found.hidden.shallow_clone(), found));
+                return Ok((value, found.hidden.f_to_kind(kind)?, found));
             }
         };
         let want = Want::Gradients { train_weight: trained };
@@ -756,7 +757,7 @@ impl TrainModel {
             (&of_logprobs, of_entropy.as_ref()),
             trained,
         )?;
-        Ok((value, gradients.hidden.shallow_clone(), gradients))
+        Ok((value, gradients.hidden.f_to_kind(kind)?, gradients))
     }
 
     fn not_finite(value: f64, logprobs: &Tensor, batch: &MicroBatch) -> Result<TrainError, TrainError> {

@@ -50,6 +50,12 @@ const EspalierTrainKernels& kernels(const Tensor& t) {
   }
 }
 
+// Without AVX-512 torch multiplies matrices of bfloat16 number by number, ten to fifty times slower than as floats: there
+// they are widened for the product, which costs a few percent of it.
+bool slow_products(at::ScalarType type) { return type == at::kBFloat16 && espalier_isa() < 2; }
+
+Tensor for_product(const Tensor& t) { return t.defined() && slow_products(t.scalar_type()) ? t.to(at::kFloat) : t; }
+
 at::ScalarType wide(const Tensor& t) { return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 // The data of a contiguous matrix of the given shape and type.
@@ -130,15 +136,16 @@ struct Linear : torch::autograd::Function<Linear> {
 
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Maybe& norm, const Tensor& weight, const Maybe& bias,
                         const Maybe& a, const Maybe& b0, const Maybe& b1, const Maybe& b2, const Shape& s) {
-    Tensor h = input(s.before, x, norm.value_or(Tensor()), s.eps);
-    Tensor y = bias ? at::addmm(*bias, h, weight.t()) : at::mm(h, weight.t());
+    Tensor h = for_product(input(s.before, x, norm.value_or(Tensor()), s.eps)), w = for_product(weight);
+    Tensor y = bias ? at::addmm(for_product(*bias), h, w.t()) : at::mm(h, w.t());
+    w = Tensor();
     Tensor low, kept;
     if (a) {
       if (s.dropout > 0) kept = at::empty_like(h).bernoulli_(1 - s.dropout).div_(1 - s.dropout);
-      low = at::mm(kept.defined() ? h * kept : h, a->t());
+      low = at::mm(kept.defined() ? h * kept : h, for_product(*a).t());
       const Maybe* parts[] = {&b0, &b1, &b2};
       for (int64_t i = 0; i < static_cast<int64_t>(s.first.size()); i++) {
-        const Tensor& b = **parts[i];
+        Tensor b = for_product(**parts[i]);
         y.narrow(1, s.first[i], b.size(0)).addmm_(low.narrow(1, i * s.rank, s.rank), b.t(), 1, s.scaling);
       }
     }
@@ -150,37 +157,39 @@ struct Linear : torch::autograd::Function<Linear> {
     ctx->saved_data["eps"] = s.eps;
     ctx->saved_data["scaling"] = s.scaling;
     ctx->saved_data["bias"] = bias.has_value() && bias->requires_grad();
-    return y;
+    return y.to(x.scalar_type());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     variable_list saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &norm = saved[1], &weight = saved[2], &a = saved[3], &low = saved[7], &kept = saved[8];
+    auto type = x.scalar_type();
     int64_t before = ctx->saved_data["before"].toInt(), rank = ctx->saved_data["rank"].toInt();
     double eps = ctx->saved_data["eps"].toDouble(), scaling = ctx->saved_data["scaling"].toDouble();
     std::vector<int64_t> first = ctx->saved_data["first"].toIntVector();
-    Tensor dy = gradients[0].contiguous();
+    Tensor dy = for_product(gradients[0].contiguous());
     variable_list d(9);
     Tensor h;
-    if (weight.requires_grad() || (a.defined() && a.requires_grad())) h = input(before, x, norm, eps);
-    if (weight.requires_grad()) d[2] = at::mm(dy.t(), h);
-    if (ctx->saved_data["bias"].toBool()) d[3] = dy.sum(0);
+    if (weight.requires_grad() || (a.defined() && a.requires_grad())) h = for_product(input(before, x, norm, eps));
+    if (weight.requires_grad()) d[2] = at::mm(dy.t(), h).to(type);
+    if (ctx->saved_data["bias"].toBool()) d[3] = dy.sum(0).to(type);
     bool through = x.requires_grad() || (norm.defined() && norm.requires_grad());
-    Tensor dh = through ? at::mm(dy, weight) : Tensor();
+    Tensor dh = through ? at::mm(dy, for_product(weight)) : Tensor();
     if (a.defined()) {
       Tensor d_low = at::empty_like(low);
       for (int64_t i = 0; i < static_cast<int64_t>(first.size()); i++) {
-        const Tensor& b = saved[4 + i];
+        const Tensor b = for_product(saved[4 + i]);
         Tensor own = dy.narrow(1, first[i], b.size(0)), part = low.narrow(1, i * rank, rank);
         d_low.narrow(1, i * rank, rank).addmm_(own, b, 0, scaling);
-        if (b.requires_grad()) d[5 + i] = at::empty_like(b).addmm_(own.t(), part, 0, scaling);
+        if (saved[4 + i].requires_grad()) d[5 + i] = at::empty_like(b).addmm_(own.t(), part, 0, scaling).to(type);
       }
-      if (a.requires_grad()) d[4] = at::mm(d_low.t(), kept.defined() ? h * kept : h);
-      if (through && kept.defined()) dh.addcmul_(at::mm(d_low, a), kept);
-      else if (through) dh.addmm_(d_low, a);
+      if (a.requires_grad()) d[4] = at::mm(d_low.t(), kept.defined() ? h * kept : h).to(type);
+      if (through && kept.defined()) dh.addcmul_(at::mm(d_low, for_product(a)), kept);
+      else if (through) dh.addmm_(d_low, for_product(a));
     }
     h = Tensor();
     if (!through) return d;
+    dh = dh.to(type);
     if (before == kNorm) std::tie(d[0], d[1]) = normed_backward(dh, x, norm, eps, norm.requires_grad());
     else d[0] = before == kSwiglu ? activated_backward(dh, x) : dh;
     return d;
@@ -356,6 +365,8 @@ int espalier_train_adamw(const Tensor* parameters, const Tensor* first, const Te
     });
   });
 }
+
+int espalier_slow_products() { return slow_products(at::kBFloat16); }
 
 // A training step asks for the same memory again and again: what is freed is kept, and large blocks come in large pages.
 // Must run before the first tensor is made.

@@ -78,6 +78,7 @@ unsafe extern "C" {
         narrow: *const C_tensor,
         step: *const RawAdamW,
     ) -> c_int;
+    fn espalier_slow_products() -> c_int;
     fn espalier_keep_memory();
 }
 
@@ -86,6 +87,13 @@ unsafe extern "C" {
 pub fn keep_memory() {
     // SAFETY: sets options of the allocator and a variable of the environment through libc; called at start-up.
     unsafe { espalier_keep_memory() }
+}
+
+/// The type in which matrices of this kind are best multiplied here: without AVX-512 torch multiplies bfloat16 number by
+/// number, many times slower than floats.
+pub fn product_kind(kind: Kind) -> Kind {
+    // SAFETY: looks at the processor's features.
+    if kind == Kind::BFloat16 && unsafe { espalier_slow_products() } != 0 { Kind::Float } else { kind }
 }
 
 /// The type of sums: 64 bits stay, anything smaller becomes 32.
