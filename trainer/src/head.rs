@@ -55,12 +55,7 @@ pub struct HeadOptions {
 
 impl Default for HeadOptions {
     fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            entropy: Entropy::No,
-            chunk_bytes: 64 << 20,
-            keep_bytes: 256 << 20,
-        }
+        Self { temperature: 1.0, entropy: Entropy::No, chunk_bytes: 64 << 20, keep_bytes: 256 << 20 }
     }
 }
 
@@ -168,7 +163,8 @@ pub fn forward(
         Want::Predictions => (None, false),
     };
     let keep = trained && all_bytes <= options.keep_bytes;
-    let directions = matches!(want, Want::Gradients { .. }) && options.entropy != Entropy::Gradients && (keep || !trained);
+    let directions =
+        matches!(want, Want::Gradients { .. }) && options.entropy != Entropy::Gradients && (keep || !trained);
     let entropy = options.entropy != Entropy::No;
     let (mut logprobs, mut lses, mut means) = (Vec::new(), Vec::new(), Vec::new());
     let (mut of_hidden, mut kept) = (Vec::new(), None);
@@ -177,7 +173,9 @@ pub fn forward(
         let part = hidden.f_narrow(0, from, count)?;
         let mut z = weights.logits(&part)?;
         let own = match want {
-            Want::GradientsOf { by, .. } => Some(by.f_narrow(0, from, count)?.f_to_kind(wide(z.kind()))?.f_contiguous()?),
+            Want::GradientsOf { by, .. } => {
+                Some(by.f_narrow(0, from, count)?.f_to_kind(wide(z.kind()))?.f_contiguous()?)
+            }
             _ => None,
         };
         let then = match &own {
@@ -238,11 +236,7 @@ pub fn backward(
             if let Some(logits) = logits {
                 total.add_scaled(weights, &logits, hidden, &own)?;
             }
-            return Ok(HeadGradients {
-                hidden: direction.f_mul(&own)?,
-                weight: total.weight,
-                adapter: total.adapter,
-            });
+            return Ok(HeadGradients { hidden: direction.f_mul(&own)?, weight: total.weight, adapter: total.adapter });
         }
         After::Sums { lse, mean } => (lse, mean),
     };

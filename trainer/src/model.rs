@@ -507,12 +507,7 @@ impl TrainModel {
         self.pass(batch, options, Objective::Weighted(weights))
     }
 
-    fn pass(
-        &mut self,
-        batch: &MicroBatch,
-        options: HeadOptions,
-        objective: Objective<'_>,
-    ) -> Result<f64, TrainError> {
+    fn pass(&mut self, batch: &MicroBatch, options: HeadOptions, objective: Objective<'_>) -> Result<f64, TrainError> {
         let begun = Instant::now();
         self.check(batch)?;
         self.passes += 1;

@@ -150,7 +150,9 @@ impl Policy {
 
     /// Log-probabilities of all response tokens of each row, under the policy as it is.
     pub fn logprobs(&self, rows: &[UpdateRow], options: &UpdateOptions) -> Result<Column, TrainError> {
-        predict(&self.model, rows, options, |batch| self.model.predict(batch, head_options(options.temperature, Entropy::No)))
+        predict(&self.model, rows, options, |batch| {
+            self.model.predict(batch, head_options(options.temperature, Entropy::No))
+        })
     }
 
     /// Log-probabilities under the reference.
