@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make bench`: every figure of this machine, then the sandbox and the engine beside their peers from PyPI. The dated raw
-# output goes to benches/results/.
+# `make bench`: every figure of this machine, then the sandbox, the engine and the trainer beside their peers from PyPI. The
+# dated raw output goes to benches/results/. `benches/run.sh train` measures the trainer alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=${ESPALIER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/espalier}
@@ -15,6 +15,27 @@ machine() {
   echo "cpu: $(nproc) x $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
   echo "memory: $(sed -n 's/^MemTotal: *//p' /proc/meminfo)"
 }
+
+# The trainer alone, then its steps beside transformers and peft.
+train() {
+  cargo build --locked --workspace --examples
+  local python
+  python=$(scripts/setup-engine-peer.sh)
+  {
+    machine
+    "$espalier" bench train --json || true
+    # The peer gets a clean path: it has libraries of its own.
+    LD_LIBRARY_PATH=$PWD/.libtorch/lib "$python" benches/train_peer.py "$(dirname "$espalier")/examples/train_steps" "$model"
+  } | tee "benches/results/$day-train.txt"
+}
+
+# OpenMP threads that spin between steps would take the core from the other side.
+export OMP_WAIT_POLICY=PASSIVE
+model=${ESPALIER_MODELS:-$cache/models}/smollm2-135m-instruct
+if [ "${1:-}" = train ]; then
+  train
+  exit
+fi
 
 # A missed figure is a result too. The sandbox's are short, and medians of three runs say more.
 for subject in sandbox rollout engine; do
@@ -55,8 +76,6 @@ else
   echo "graders, SQL and code beside their peers: skipped, ESPALIER_DATA names no folder with the data" >&2
 fi
 
-# OpenMP threads that spin between steps would take the core from the other side.
-export OMP_WAIT_POLICY=PASSIVE
 python=$(scripts/setup-engine-peer.sh)
-model=${ESPALIER_MODELS:-$cache/models}/smollm2-135m-instruct
 { machine; "$python" benches/engine_peer.py "$espalier" "$model"; } | tee "benches/results/$day-engine-peers.txt"
+train

@@ -242,8 +242,10 @@ pub(crate) enum BenchSubject {
     Sandbox,
     /// Rollouts with a scripted engine.
     Rollout,
-    /// The local engine's decoding.
+    /// The local engine's decoding, adapters, weight updates.
     Engine,
+    /// The trainer: packing, reinforcement, memory.
+    Train,
 }
 
 /// Arguments of `espalier eval`.

@@ -13,10 +13,10 @@ fn main() {
         let mut build = cc::Build::new();
         build.cpp(true).std("c++17").pic(true).opt_level(3).debug(false);
         build.define("ESPALIER_ISA", isa).flag(format!("-march={march}"));
-        build.flag("-ffp-contract=fast").flag("-fno-math-errno").flag("-fno-trapping-math");
+        build.flag("-ffp-contract=fast").flag("-fno-math-errno").flag("-fno-trapping-math").flag("-fopenmp-simd");
         build.flag_if_supported("-mprefer-vector-width=512").flag_if_supported("-Wno-psabi");
         build.cargo_metadata(false); // named below, after the shim
-        build.file("shim/kernels.cpp").compile(&format!("espalier_kernels_{isa}"));
+        build.file("shim/kernels.cpp").file("shim/train_kernels.cpp").compile(&format!("espalier_kernels_{isa}"));
     }
     cc::Build::new()
         .cpp(true)
@@ -30,6 +30,7 @@ fn main() {
         .include(&include)
         .include(include.join("torch/csrc/api/include"))
         .file("shim/shim.cpp")
+        .file("shim/train.cpp")
         .compile("espalier_shim");
     // The shim refers to the kernels: their archives must come after it.
     for isa in ["base", "v3", "v4"] {

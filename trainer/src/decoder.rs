@@ -1,11 +1,14 @@
 //! The decoder as a differentiable function: one layer, the last norm, attention over packed sequences.
 //!
 //! Rows of many sequences lie one behind the other, without padding: `x` has shape (tokens, hidden). Linear layers and
-//! norms see one matrix; attention takes views of the packed projections, one call for each run of equally long
-//! sequences. Arithmetic follows `transformers`: norms in 32 bits, everything else in the type of the weights.
+//! norms see one matrix; attention works on views of the packed projections, once for each run of equally long sequences.
+//! Arithmetic follows `transformers`, but that what is one step here is rounded once: see [`fused`].
 
 use espalier_engine::config::DecoderConfig;
+use espalier_engine::fused::{self, Before, Heads, LowRank};
 use tch::{Device, Kind, TchError, Tensor};
+
+use crate::error::TrainError;
 
 /// Sequences of equal length that lie one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,35 +53,19 @@ pub struct AdapterStep {
 }
 
 impl Linear {
-    /// `x` of shape (rows, inputs) to (rows, outputs).
-    pub fn apply(&self, x: &Tensor, step: AdapterStep) -> Result<Tensor, TchError> {
-        let out = x.f_linear(&self.weight, self.bias.as_ref())?;
-        let Some(adapter) = &self.adapter else { return Ok(out) };
-        // Parts that share their input share what is dropped of it.
-        let x = if step.dropout > 0.0 { x.f_dropout(step.dropout, true)? } else { x.shallow_clone() };
-        let low = x.f_linear(&adapter.a, None::<Tensor>)?;
-        let mut deltas: Vec<Option<Tensor>> = self.parts.iter().map(|_| None).collect();
-        for (i, (part, b)) in adapter.b.iter().enumerate() {
-            let own = if adapter.b.len() == 1 {
-                low.shallow_clone()
-            } else {
-                low.f_narrow(1, i as i64 * adapter.rank, adapter.rank)?
-            };
-            deltas[*part] = Some(own.f_linear(b, None::<Tensor>)?.f_mul_scalar(step.scaling)?);
-        }
-        if let [Some(delta)] = &deltas[..] {
-            return out.f_add(delta);
-        }
-        let rows = out.size()[0];
-        let deltas: Vec<Tensor> = deltas
-            .into_iter()
-            .zip(&self.parts)
-            .map(|(delta, width)| match delta {
-                Some(delta) => Ok(delta),
-                None => Tensor::f_zeros([rows, *width], (out.kind(), out.device())),
-            })
-            .collect::<Result<_, TchError>>()?;
-        out.f_add(&Tensor::f_cat(&deltas, 1)?)
+    /// `x` of shape (rows, inputs), before what stands in front of the layer, to (rows, outputs).
+    pub fn apply(&self, x: &Tensor, before: Before<'_>, step: AdapterStep) -> Result<Tensor, TrainError> {
+        let first = |part: usize| self.parts[..part].iter().sum::<i64>();
+        let b: Vec<(i64, &Tensor)> =
+            self.adapter.iter().flat_map(|adapter| &adapter.b).map(|(part, b)| (first(*part), b)).collect();
+        let adapter = self.adapter.as_ref().map(|adapter| LowRank {
+            a: &adapter.a,
+            b: &b,
+            rank: adapter.rank,
+            scaling: step.scaling,
+            dropout: step.dropout,
+        });
+        Ok(fused::linear(x, before, &self.weight, self.bias.as_ref(), adapter)?)
     }
 }
 
@@ -106,7 +93,7 @@ pub struct LayerWeights {
 pub struct StepShape<'a> {
     /// The decoder's shape.
     pub config: &'a DecoderConfig,
-    /// Cosines of the step's positions, (tokens, 1, head_dim / 2).
+    /// Cosines of the step's positions, (tokens, head_dim / 2).
     pub cos: Tensor,
     /// Sines.
     pub sin: Tensor,
@@ -129,22 +116,14 @@ pub fn wide(kind: Kind) -> Kind {
     if kind == Kind::Double { Kind::Double } else { Kind::Float }
 }
 
-/// Rotary embedding (<https://arxiv.org/abs/2104.09864>) of `x`, (tokens, heads, head_dim), pairing the halves of a head.
-fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor, TchError> {
-    let halves = x.f_chunk(2, -1)?;
-    let first = halves[0].f_mul(cos)?.f_sub(&halves[1].f_mul(sin)?)?;
-    let second = halves[1].f_mul(cos)?.f_add(&halves[0].f_mul(sin)?)?;
-    Tensor::f_cat(&[first, second], -1)
-}
-
-/// Cosines and sines of `positions` (int64, any shape of one dimension), each (tokens, 1, head_dim / 2). Angles are
-/// products of 32-bit floats, as in `transformers`.
+/// Cosines and sines of the rotary embedding (<https://arxiv.org/abs/2104.09864>) at `positions`, each
+/// (tokens, head_dim / 2). Angles are products of 32-bit floats, as in `transformers`.
 pub fn rotation(config: &DecoderConfig, positions: &[i64], kind: Kind) -> Result<(Tensor, Tensor), TchError> {
     let frequencies = config.rope_frequencies();
     let frequencies = Tensor::f_from_slice(&frequencies)?;
     let positions = Tensor::f_from_slice(positions)?;
     let angle_kind = wide(kind);
-    let angles = positions.f_to_kind(angle_kind)?.f_outer(&frequencies.f_to_kind(angle_kind)?)?.f_unsqueeze(1)?;
+    let angles = positions.f_to_kind(angle_kind)?.f_outer(&frequencies.f_to_kind(angle_kind)?)?;
     let factor = config.rope_attention_factor();
     let table = |t: Tensor| t.f_mul_scalar(factor)?.f_to_kind(kind);
     Ok((table(angles.f_cos()?)?, table(angles.f_sin()?)?))
@@ -152,58 +131,42 @@ pub fn rotation(config: &DecoderConfig, positions: &[i64], kind: Kind) -> Result
 
 /// Causal attention of each sequence over itself. `qkv` is (tokens, (heads + 2 kv_heads) * head_dim); the result is
 /// (tokens, heads * head_dim).
-fn attention(qkv: &Tensor, weights: &LayerWeights, step: &StepShape<'_>) -> Result<Tensor, TchError> {
+fn attention(qkv: &Tensor, weights: &LayerWeights, step: &StepShape<'_>) -> Result<Tensor, TrainError> {
     let c = step.config;
-    let tokens = qkv.size()[0];
+    let normed = match (&weights.q_norm, &weights.k_norm) {
+        (None, None) => None,
+        (q_norm, k_norm) => Some(normed_heads(qkv, c, q_norm.as_ref(), k_norm.as_ref())?),
+    };
+    let heads = Heads { heads: c.heads, kv_heads: c.kv_heads, dim: c.head_dim, cos: &step.cos, sin: &step.sin };
+    let runs = step.runs.iter().map(|run| (run.start, run.count, run.len));
+    Ok(fused::attention(normed.as_ref().unwrap_or(qkv), heads, runs)?)
+}
+
+/// The projections with a norm over each head of queries and keys.
+fn normed_heads(
+    qkv: &Tensor,
+    c: &DecoderConfig,
+    q_norm: Option<&Tensor>,
+    k_norm: Option<&Tensor>,
+) -> Result<Tensor, TchError> {
     let (q_width, kv_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-    let heads = |from, width, count| qkv.f_narrow(1, from, width)?.f_view([tokens, count, c.head_dim]);
-    let mut q = heads(0, q_width, c.heads)?;
-    let mut k = heads(q_width, kv_width, c.kv_heads)?;
-    let v = heads(q_width + kv_width, kv_width, c.kv_heads)?;
-    if let Some(norm) = &weights.q_norm {
-        q = rms_norm(&q, norm, c.norm_eps)?;
-    }
-    if let Some(norm) = &weights.k_norm {
-        k = rms_norm(&k, norm, c.norm_eps)?;
-    }
-    let q = rotate(&q, &step.cos, &step.sin)?;
-    let k = rotate(&k, &step.cos, &step.sin)?;
-    let mut out = Vec::with_capacity(step.runs.len());
-    for run in step.runs {
-        let view = |x: &Tensor, count: i64| {
-            let part = x.f_narrow(0, run.start, run.count * run.len)?;
-            part.f_view([run.count, run.len, count, c.head_dim])?.f_transpose(1, 2)
-        };
-        let attended = Tensor::f_scaled_dot_product_attention(
-            &view(&q, c.heads)?,
-            &view(&k, c.kv_heads)?,
-            &view(&v, c.kv_heads)?,
-            None::<Tensor>,
-            0.0,
-            true,
-            None,
-            c.heads != c.kv_heads,
-        )?;
-        out.push(attended.f_transpose(1, 2)?.f_reshape([run.count * run.len, q_width])?);
-    }
-    match out.len() {
-        1 => Ok(out.swap_remove(0)),
-        _ => Tensor::f_cat(&out, 0),
-    }
+    let parts = qkv.f_split_with_sizes([q_width, kv_width, kv_width], 1)?;
+    let over_heads = |x: &Tensor, norm: Option<&Tensor>| match norm {
+        None => Ok(x.shallow_clone()),
+        Some(norm) => rms_norm(&x.f_reshape([-1, c.head_dim])?, norm, c.norm_eps)?.f_view(x.size().as_slice()),
+    };
+    Tensor::f_cat(&[over_heads(&parts[0], q_norm)?, over_heads(&parts[1], k_norm)?, parts[2].shallow_clone()], 1)
 }
 
 /// One layer: `x` of shape (tokens, hidden) to the same shape.
-pub fn layer(x: &Tensor, weights: &LayerWeights, step: &StepShape<'_>) -> Result<Tensor, TchError> {
+pub fn layer(x: &Tensor, weights: &LayerWeights, step: &StepShape<'_>) -> Result<Tensor, TrainError> {
     let eps = step.config.norm_eps;
-    let h = rms_norm(x, &weights.input_norm, eps)?;
-    let qkv = weights.qkv.apply(&h, step.adapters)?;
+    let qkv = weights.qkv.apply(x, Before::Norm(&weights.input_norm, eps), step.adapters)?;
     let attended = attention(&qkv, weights, step)?;
-    let x = x.f_add(&weights.output.apply(&attended, step.adapters)?)?;
-    let h = rms_norm(&x, &weights.post_norm, eps)?;
-    let gate_up = weights.gate_up.apply(&h, step.adapters)?;
-    let halves = gate_up.f_chunk(2, -1)?;
-    let h = halves[0].f_silu()?.f_mul(&halves[1])?;
-    x.f_add(&weights.down.apply(&h, step.adapters)?)
+    drop(qkv);
+    let x = weights.output.apply(&attended, Before::Nothing, step.adapters)?.f_add_(x)?;
+    let gate_up = weights.gate_up.apply(&x, Before::Norm(&weights.post_norm, eps), step.adapters)?;
+    Ok(weights.down.apply(&gate_up, Before::Swiglu, step.adapters)?.f_add_(&x)?)
 }
 
 /// A copy with memory of its own.

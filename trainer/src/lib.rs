@@ -13,12 +13,14 @@
 //! | [`optimizer`] | AdamW, schedules, clipping |
 //! | [`checkpoint`] | folders that lead to the same next step |
 //! | [`peft`], [`export`] | adapters in PEFT's layout, models in Hugging Face's |
+//! | [`bench`](mod@bench) | what training costs, as figures |
 //! | [`files`] | safetensors one tensor at a time, folders that appear whole |
 //! | [`rl`], [`sft`] | the two loops |
 //!
 //! Invariants: sums over a batch do not depend on how it is divided into micro-batches or over processes, but for
 //! rounding; with one process the shard is the whole and nothing is copied; nothing half-written has a final name.
 
+pub mod bench;
 pub mod checkpoint;
 pub mod critic;
 pub mod decoder;

@@ -11,12 +11,15 @@
 //! Invariant: a unit is gathered by all processes at the same moment and in the same order, whatever their rows are; a
 //! process without rows takes part with one token that predicts nothing.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use espalier_distributed::{Group, Reduction};
 use espalier_engine::config::DecoderConfig;
+use espalier_engine::fused;
 use espalier_engine::models::read_config;
 use espalier_engine::weights::Weights;
 use espalier_engine::{ModelError, Precision};
@@ -26,7 +29,7 @@ use tch::{Device, IndexOp, Kind, Tensor};
 
 use crate::decoder::{self, Adapter, AdapterStep, LayerWeights, Linear, StepShape};
 use crate::error::TrainError;
-use crate::head::{self, HeadOptions, HeadWeights, Predictions};
+use crate::head::{self, Entropy, HeadOptions, HeadWeights, Predictions, Want};
 use crate::layout::{Flat, Part, Place, UnitLayout};
 use crate::lora::{LoraConfig, LoraInit, Targets, module_path};
 use crate::packing::MicroBatch;
@@ -116,12 +119,6 @@ enum Role<'a> {
     Critic { prefix: &'a str },
 }
 
-/// What a pass minimises, given what the model says.
-enum Loss<'a> {
-    OfPredictions(&'a mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>),
-    OfValues(&'a mut dyn FnMut(&Tensor) -> Result<Tensor, TrainError>),
-}
-
 /// A unit's shards on this process.
 pub(crate) struct Unit {
     pub(crate) layout: UnitLayout,
@@ -129,7 +126,7 @@ pub(crate) struct Unit {
     /// Trained parameters.
     pub(crate) master: Tensor,
     /// The same in the type of computation, where that differs.
-    compute: Option<Tensor>,
+    pub(crate) compute: Option<Tensor>,
     /// Sum of gradients since the last step.
     pub(crate) gradient: Option<Tensor>,
 }
@@ -148,6 +145,17 @@ pub struct TrainModel {
     pub(crate) units: Vec<Unit>,
     /// Passes so far, which seed the dropout.
     passes: u64,
+    busy: Cell<Duration>,
+}
+
+/// What a pass minimises.
+enum Objective<'a> {
+    /// A scalar made of the predictions.
+    Of(&'a mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>),
+    /// The sum of all log-probabilities, each times its number.
+    Weighted(&'a Tensor),
+    /// A scalar made of a critic's values.
+    OfValues(&'a mut dyn FnMut(&Tensor) -> Result<Tensor, TrainError>),
 }
 
 /// A unit while it is whole.
@@ -340,6 +348,7 @@ impl TrainModel {
             layers,
             units,
             passes: 0,
+            busy: Cell::default(),
         })
     }
 
@@ -408,6 +417,16 @@ impl TrainModel {
         self.passes
     }
 
+    /// Time spent in passes and in optimiser steps so far.
+    pub fn busy(&self) -> Duration {
+        self.busy.get()
+    }
+
+    /// Counts the time since then as spent.
+    pub(crate) fn busy_since(&self, begun: Instant) {
+        self.busy.set(self.busy.get() + begun.elapsed());
+    }
+
     /// Goes on counting passes from here.
     pub fn set_passes(&mut self, passes: u64) {
         self.passes = passes;
@@ -459,13 +478,12 @@ impl TrainModel {
     }
 
     fn head_weights(&self, root: &Gathered) -> Result<HeadWeights, TrainError> {
-        let layout = &self.units[0].layout;
-        let weight = root.get(layout, self.root.head.unwrap_or(self.root.embedding))?.f_detach()?;
+        let kind = fused::product_kind(self.options.precision.compute());
+        let get = |place| root.get(&self.units[0].layout, place)?.f_detach()?.f_to_kind(kind).map_err(TrainError::from);
+        let weight = get(self.root.head.unwrap_or(self.root.embedding))?;
         let adapter = match self.root.adapter {
             None => None,
-            Some((a, b)) => {
-                Some((root.get(layout, a)?.f_detach()?, root.get(layout, b)?.f_detach()?, self.options.lora.scaling()))
-            }
+            Some((a, b)) => Some((get(a)?, get(b)?, self.options.lora.scaling())),
         };
         Ok(HeadWeights { weight, adapter })
     }
@@ -527,8 +545,12 @@ impl TrainModel {
     pub fn values(&self, batch: &MicroBatch) -> Result<Tensor, TrainError> {
         let _guard = tch::no_grad_guard();
         self.says(true)?;
+        let begun = Instant::now();
         let (root, hidden) = self.hidden(batch, self.options.lora.scaling())?;
-        Ok(value_of(&hidden, &self.head_weights(&root)?.weight)?)
+        let head = self.head_weights(&root)?;
+        let values = value_of(&hidden.f_to_kind(head.weight.kind())?, &head.weight)?;
+        self.busy_since(begun);
+        Ok(values)
     }
 
     /// Refuses to be asked for what this model does not say.
@@ -558,12 +580,16 @@ impl TrainModel {
     fn predict_with(&self, batch: &MicroBatch, options: HeadOptions, scaling: f64) -> Result<Predictions, TrainError> {
         let _guard = tch::no_grad_guard();
         self.says(false)?;
+        let begun = Instant::now();
         let (root, hidden) = self.hidden(batch, scaling)?;
         let mut head = self.head_weights(&root)?;
+        let hidden = hidden.f_to_kind(head.weight.kind())?;
         if let Some((_, _, own)) = &mut head.adapter {
             *own = scaling;
         }
-        Ok(head::forward(&head, &hidden, &batch.targets, options, false)?.predictions)
+        let predictions = head::forward(&head, &hidden, &batch.targets, options, Want::Predictions)?.predictions;
+        self.busy_since(begun);
+        Ok(predictions)
     }
 
     /// One forward and backward pass; gradients are added to those that are there. `loss` takes the predictions, which
@@ -577,7 +603,19 @@ impl TrainModel {
         loss: &mut dyn FnMut(&Predictions) -> Result<Tensor, TrainError>,
     ) -> Result<f64, TrainError> {
         self.says(false)?;
-        self.pass(batch, options, Loss::OfPredictions(loss))
+        self.pass(batch, options, Objective::Of(loss))
+    }
+
+    /// The same for the sum of all log-probabilities, each times its number: `weights` is (predictions). As the loss is
+    /// known beforehand, logits are computed once, however many there are.
+    pub fn forward_backward_weighted(
+        &mut self,
+        batch: &MicroBatch,
+        options: HeadOptions,
+        weights: &Tensor,
+    ) -> Result<f64, TrainError> {
+        self.says(false)?;
+        self.pass(batch, options, Objective::Weighted(weights))
     }
 
     /// The same for a critic: `loss` takes the values, (predictions).
@@ -587,18 +625,21 @@ impl TrainModel {
         loss: &mut dyn FnMut(&Tensor) -> Result<Tensor, TrainError>,
     ) -> Result<f64, TrainError> {
         self.says(true)?;
-        self.pass(batch, HeadOptions::default(), Loss::OfValues(loss))
+        self.pass(batch, HeadOptions::default(), Objective::OfValues(loss))
     }
 
-    fn pass(&mut self, batch: &MicroBatch, options: HeadOptions, loss: Loss<'_>) -> Result<f64, TrainError> {
+    fn pass(&mut self, batch: &MicroBatch, options: HeadOptions, objective: Objective<'_>) -> Result<f64, TrainError> {
+        let begun = Instant::now();
         self.check(batch)?;
         self.passes += 1;
         let root = self.gather(0, true)?;
-        if self.group.world_size() > 1 || self.options.gradient_checkpointing {
-            self.recomputed(&root, batch, options, loss)
+        let value = if self.group.world_size() > 1 || self.options.gradient_checkpointing {
+            self.recomputed(&root, batch, options, objective)?
         } else {
-            self.recorded(&root, batch, options, loss)
-        }
+            self.recorded(&root, batch, options, objective)?
+        };
+        self.busy_since(begun);
+        Ok(value)
     }
 
     /// Seeds torch's generator for a layer of the current pass, where something is drawn. The generator is the whole
@@ -621,10 +662,12 @@ impl TrainModel {
         root: &Gathered,
         batch: &MicroBatch,
         options: HeadOptions,
-        loss: Loss<'_>,
+        objective: Objective<'_>,
     ) -> Result<f64, TrainError> {
         let step = self.step_shape(batch, true)?;
-        let mut x = self.embed(root, batch)?;
+        let first = self.embed(root, batch)?.f_detach()?;
+        let first = if self.trained_embedding().is_some() { first.f_set_requires_grad(true)? } else { first };
+        let mut x = first.shallow_clone();
         let mut leaves: Vec<Tensor> = Vec::new();
         let mut of_unit = Vec::new();
         for index in 0..self.layers.len() {
@@ -637,22 +680,24 @@ impl TrainModel {
         let hidden = self.finish(root, &x, batch)?;
         drop(x);
         drop(step);
-        let (value, d_hidden, d_root) = self.head(root, &hidden, batch, options, loss)?;
+        let (value, d_hidden, d_root) = self.head(root, &hidden, batch, options, objective)?;
         let mut gradients = self.root_gradients(d_root)?;
-        let recorded = self.recorded_root(root);
         if hidden.requires_grad() {
-            let inputs: Vec<&Tensor> = leaves.iter().chain(recorded.iter().map(|(_, leaf)| leaf)).collect();
+            let norm = self.trained_norm();
+            let mut inputs: Vec<&Tensor> = leaves.iter().collect();
+            inputs.extend(norm.map(|slot| &root.leaves[slot]));
+            inputs.extend(self.trained_embedding().map(|_| &first));
             let scalar = hidden.f_mul(&d_hidden)?.f_sum(None)?;
-            drop(hidden);
-            let found = Tensor::f_run_backward(&[scalar], &inputs, false, false)?;
-            let mut found = found.into_iter();
+            drop((hidden, d_hidden));
+            let mut found = Tensor::f_run_backward(&[scalar], &inputs, false, false)?.into_iter();
             for (unit, count) in of_unit {
                 let own: Vec<Option<Tensor>> = found.by_ref().take(count).map(Some).collect();
                 self.add_gradients(unit, own)?;
             }
-            for ((slot, _), gradient) in recorded.iter().zip(found) {
-                add_to(&mut gradients, *slot, gradient)?;
+            if let Some(slot) = norm {
+                add_to(&mut gradients, slot, found.next().unwrap_or_default())?;
             }
+            self.add_embedding(&mut gradients, batch, found.next())?;
         }
         self.add_gradients(0, gradients)?;
         Ok(value)
@@ -664,7 +709,7 @@ impl TrainModel {
         root: &Gathered,
         batch: &MicroBatch,
         options: HeadOptions,
-        loss: Loss<'_>,
+        objective: Objective<'_>,
     ) -> Result<f64, TrainError> {
         let mut inputs = Vec::new();
         let leaf = |x: &Tensor| x.f_detach()?.f_set_requires_grad(true);
@@ -682,31 +727,30 @@ impl TrainModel {
         }
         let last = leaf(&inputs.pop().unwrap_or_default())?;
         let hidden = self.finish(root, &last, batch)?;
-        let (value, d_hidden, d_root) = self.head(root, &hidden, batch, options, loss)?;
+        let (value, d_hidden, d_root) = self.head(root, &hidden, batch, options, objective)?;
         let mut gradients = self.root_gradients(d_root)?;
-        // The norm and, behind all layers, the embedding are the root's recorded parts.
-        let recorded = self.recorded_root(root);
-        let (norm, embedding): (Vec<_>, Vec<_>) =
-            recorded.iter().partition(|(slot, _)| Place::Trained(*slot) == self.root.norm);
+        let norm = self.trained_norm();
         let mut wanted: Vec<&Tensor> = vec![&last];
-        wanted.extend(norm.iter().map(|(_, leaf)| leaf));
+        wanted.extend(norm.map(|slot| &root.leaves[slot]));
         let scalar = hidden.f_mul(&d_hidden)?.f_sum(None)?;
-        drop(hidden);
+        drop((hidden, d_hidden));
         let mut found = Tensor::f_run_backward(&[scalar], &wanted, false, false)?;
-        for ((slot, _), gradient) in norm.iter().zip(found.drain(1..)) {
-            add_to(&mut gradients, *slot, gradient)?;
+        for (slot, gradient) in norm.into_iter().zip(found.drain(1..)) {
+            add_to(&mut gradients, slot, gradient)?;
         }
         let mut d_x = found.swap_remove(0);
+        let embedding = self.trained_embedding().is_some();
         for index in (0..self.layers.len()).rev() {
             let whole = self.gather(index + 1, true)?;
-            let x = leaf(&inputs.pop().unwrap_or_default())?;
+            // Under the first layer lies only the embedding.
+            let through = index > 0 || embedding;
+            let input = inputs.pop().unwrap_or_default();
+            let x = if through { leaf(&input)? } else { input };
             let y = {
                 let step = self.step_shape(batch, true)?;
                 let _drawing = self.seed_layer(index);
                 decoder::layer(&x, &self.layer_weights(index, &whole)?, &step)?
             };
-            // Under the first layer lies only the embedding.
-            let through = index > 0 || !embedding.is_empty();
             let mut wanted: Vec<&Tensor> = whole.leaves.iter().collect();
             if through {
                 wanted.push(&x);
@@ -721,25 +765,38 @@ impl TrainModel {
             drop(whole.frozen);
             self.add_gradients(index + 1, found.into_iter().map(Some).collect())?;
         }
-        if let Some((slot, table)) = embedding.first() {
-            let x = Tensor::f_embedding(table, &batch.ids, -1, false, false)?;
-            let scalar = x.f_mul(&d_x)?.f_sum(None)?;
-            let mut found = Tensor::f_run_backward(&[scalar], &[table], false, false)?;
-            add_to(&mut gradients, *slot, found.swap_remove(0))?;
-        }
+        self.add_embedding(&mut gradients, batch, Some(d_x))?;
         self.add_gradients(0, gradients)?;
         Ok(value)
     }
 
-    /// The root's trained slots that autograd sees: norm and embedding. The output layer's gradient is made by hand.
-    fn recorded_root(&self, root: &Gathered) -> Vec<(usize, Tensor)> {
-        [self.root.norm, self.root.embedding]
-            .into_iter()
-            .filter_map(|place| match place {
-                Place::Trained(slot) => Some((slot, root.leaves[slot].shallow_clone())),
-                Place::Frozen(_) => None,
-            })
-            .collect()
+    /// Slot of the last norm, where it is trained.
+    fn trained_norm(&self) -> Option<usize> {
+        trained_slot(self.root.norm)
+    }
+
+    /// Slot of the embedding, where it is trained.
+    fn trained_embedding(&self) -> Option<usize> {
+        trained_slot(self.root.embedding)
+    }
+
+    /// Adds the gradient of the embedded tokens to the rows of the embedding that they came from.
+    fn add_embedding(
+        &self,
+        gradients: &mut [Option<Tensor>],
+        batch: &MicroBatch,
+        d_x: Option<Tensor>,
+    ) -> Result<(), TrainError> {
+        let (Some(slot), Some(d_x)) = (self.trained_embedding(), d_x) else { return Ok(()) };
+        let _guard = tch::no_grad_guard();
+        let kind = decoder::wide(d_x.kind());
+        let mut total = match gradients[slot].take() {
+            Some(total) => total.f_to_kind(kind)?,
+            None => decoder::zeros(&self.units[0].layout.trained.slots()[slot].shape(), kind)?,
+        };
+        let _ = total.f_index_add_(0, &batch.ids, &d_x.f_to_kind(kind)?)?;
+        gradients[slot] = Some(total);
+        Ok(())
     }
 
     fn root_gradients(&self, of_head: head::HeadGradients) -> Result<Vec<Option<Tensor>>, TrainError> {
@@ -763,19 +820,37 @@ impl TrainModel {
         hidden: &Tensor,
         batch: &MicroBatch,
         options: HeadOptions,
-        loss: Loss<'_>,
+        objective: Objective<'_>,
     ) -> Result<(f64, Tensor, head::HeadGradients), TrainError> {
         let weights = self.head_weights(root)?;
-        let hidden = hidden.f_detach()?;
-        let loss = match loss {
-            Loss::OfPredictions(loss) => loss,
-            Loss::OfValues(loss) => return value_head(&hidden, &weights.weight, batch, loss),
+        let kind = hidden.kind();
+        let hidden = hidden.f_detach()?.f_to_kind(weights.weight.kind())?;
+        let trained = matches!(self.root.head.unwrap_or(self.root.embedding), Place::Trained(_));
+        let loss = match objective {
+            Objective::Of(loss) => loss,
+            Objective::OfValues(loss) => {
+                let (value, of_hidden, gradients) = value_head(&hidden, &weights.weight, batch, loss)?;
+                return Ok((value, of_hidden.f_to_kind(kind)?, gradients));
+            }
+            Objective::Weighted(by) => {
+                let want = Want::GradientsOf { by, train_weight: trained };
+                let pass = head::forward(&weights, &hidden, &batch.targets, options, want)?;
+                let logprobs = pass.predictions.logprobs.shallow_clone();
+                let value = logprobs.f_mul(&by.f_to_kind(logprobs.kind())?)?.f_sum(Kind::Double)?.f_double_value(&[])?;
+                if !value.is_finite() {
+                    return Err(Self::not_finite(value, &logprobs, batch)?);
+                }
+                let found = head::backward(pass, &weights, &hidden, &batch.targets, options, (by, None), trained)?;
+                return Ok((value, found.hidden.f_to_kind(kind)?, found));
+            }
         };
-        let pass = head::forward(&weights, &hidden, &batch.targets, options, true)?;
+        let want = Want::Gradients { train_weight: trained };
+        let pass = head::forward(&weights, &hidden, &batch.targets, options, want)?;
         let leaf = |t: &Tensor| t.f_detach()?.f_set_requires_grad(true);
+        let of_entropy = |t: &Tensor| if options.entropy == Entropy::Gradients { leaf(t) } else { t.f_detach() };
         let leaves = Predictions {
             logprobs: leaf(&pass.predictions.logprobs)?,
-            entropy: pass.predictions.entropy.as_ref().map(leaf).transpose()?,
+            entropy: pass.predictions.entropy.as_ref().map(of_entropy).transpose()?,
         };
         let scalar = loss(&leaves)?;
         let value = scalar.f_double_value(&[])?;
@@ -783,7 +858,7 @@ impl TrainModel {
             return Err(Self::not_finite(value, &leaves.logprobs, batch)?);
         }
         let mut wanted = vec![&leaves.logprobs];
-        wanted.extend(leaves.entropy.as_ref());
+        wanted.extend(leaves.entropy.as_ref().filter(|entropy| entropy.requires_grad()));
         let mut found = if scalar.requires_grad() {
             // What the loss does not use has no gradient; asking for it must not be an error.
             let zero = wanted.iter().try_fold(scalar, |sum, leaf| sum.f_add(&leaf.f_mul_scalar(0.0)?.f_sum(None)?))?;
@@ -791,9 +866,8 @@ impl TrainModel {
         } else {
             wanted.iter().map(|leaf| leaf.f_zeros_like()).collect::<Result<_, _>>()?
         };
-        let of_entropy = if leaves.entropy.is_some() { found.pop() } else { None };
+        let of_entropy = if found.len() > 1 { found.pop() } else { None };
         let of_logprobs = found.swap_remove(0);
-        let trained = matches!(self.root.head.unwrap_or(self.root.embedding), Place::Trained(_));
         let gradients = head::backward(
             pass,
             &weights,
@@ -803,7 +877,7 @@ impl TrainModel {
             (&of_logprobs, of_entropy.as_ref()),
             trained,
         )?;
-        Ok((value, gradients.hidden.shallow_clone(), gradients))
+        Ok((value, gradients.hidden.f_to_kind(kind)?, gradients))
     }
 
     fn not_finite(value: f64, logprobs: &Tensor, batch: &MicroBatch) -> Result<TrainError, TrainError> {
@@ -829,20 +903,35 @@ impl TrainModel {
         }
         let kind = unit.master.kind();
         let world = self.group.world_size() as i64;
-        if unit.gradient.is_none() {
-            unit.gradient = Some(unit.master.f_zeros_like()?);
-        }
-        let Some(total) = &mut unit.gradient else { return Ok(()) };
-        let whole = if world == 1 { total.shallow_clone() } else { decoder::zeros(&[total.size()[0] * world], kind)? };
-        for (slot, gradient) in unit.layout.trained.slots().iter().zip(gradients) {
-            let Some(gradient) = gradient.filter(Tensor::defined) else { continue };
-            let gradient = gradient.f_to_kind(kind)?.f_reshape([-1i64])?;
-            let _ = whole.f_narrow(0, slot.offset, slot.numel())?.f_add_(&gradient)?;
-        }
         if world > 1 {
-            let mut own = total.f_empty_like()?;
+            let whole = decoder::zeros(&[unit.master.size()[0] * world], kind)?;
+            for (slot, gradient) in unit.layout.trained.slots().iter().zip(gradients) {
+                let Some(gradient) = gradient.filter(Tensor::defined) else { continue };
+                whole.f_narrow(0, slot.offset, slot.numel())?.f_copy_(&gradient.f_reshape([-1i64])?)?;
+            }
+            let mut own = unit.master.f_empty_like()?;
             self.group.reduce_scatter_into(&mut own, &whole)?;
-            let _ = total.f_add_(&own)?;
+            match &mut unit.gradient {
+                Some(total) => drop(total.f_add_(&own)?),
+                none => *none = Some(own),
+            }
+            return Ok(());
+        }
+        // The first gradient is copied, so that nothing has to be filled with zeros before.
+        let first = unit.gradient.is_none();
+        let total = unit.gradient.get_or_insert(unit.master.f_empty_like()?);
+        for (slot, gradient) in unit.layout.trained.slots().iter().zip(gradients) {
+            let mut place = total.f_narrow(0, slot.offset, slot.numel())?;
+            match gradient.filter(Tensor::defined) {
+                Some(gradient) if first => place.f_copy_(&gradient.f_reshape([-1i64])?)?,
+                Some(gradient) => drop(place.f_add_(&gradient.f_to_kind(kind)?.f_reshape([-1i64])?)?),
+                None if first => drop(place.f_zero_()?),
+                None => {}
+            }
+        }
+        if first {
+            let used = unit.layout.trained.numel();
+            let _ = total.f_narrow(0, used, total.size()[0] - used)?.f_zero_()?;
         }
         Ok(())
     }
@@ -1000,6 +1089,13 @@ pub(crate) fn scatter(
         }
     }
     Ok(())
+}
+
+fn trained_slot(place: Place) -> Option<usize> {
+    match place {
+        Place::Trained(slot) => Some(slot),
+        Place::Frozen(_) => None,
+    }
 }
 
 fn add_to(gradients: &mut [Option<Tensor>], slot: usize, gradient: Tensor) -> Result<(), TrainError> {

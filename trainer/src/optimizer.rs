@@ -8,9 +8,13 @@
 //! p <- p - lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
 //! ```
 
+use std::time::Instant;
+
+use espalier_engine::fused::{self, AdamWStep};
+use espalier_engine::shim::ShimError;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
-use tch::{TchError, Tensor};
+use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::layout::Flat;
@@ -170,32 +174,27 @@ impl Update {
         Self { lr, betas: config.adam_betas, eps: config.eps, corrections }
     }
 
-    /// Both moments take in a gradient.
-    pub fn moments(&self, first: &mut Tensor, second: &mut Tensor, gradient: &Tensor) -> Result<(), TchError> {
-        let [b1, b2] = self.betas;
-        let _ = first.f_lerp_(gradient, 1.0 - b1)?;
-        let _ = second.f_mul_scalar_(b2)?.f_addcmul_(&gradient.f_mul_scalar(1.0 - b2)?, gradient)?;
-        Ok(())
-    }
-
-    /// Parameters take a step along the moments.
-    pub fn parameters(
+    /// Parameters and moments take a step, all equally long, in one pass over them. The gradient counts `clip` times;
+    /// `narrow` gets the parameters as bfloat16.
+    pub fn apply(
         &self,
         parameters: &mut Tensor,
-        first: &Tensor,
-        second: &Tensor,
-        weight_decay: f64,
-        lr_scale: f64,
-    ) -> Result<(), TchError> {
+        moments: (&mut Tensor, &mut Tensor),
+        gradient: &Tensor,
+        narrow: Option<&mut Tensor>,
+        clip: f64,
+        (weight_decay, lr_scale): (f64, f64),
+    ) -> Result<(), ShimError> {
         let lr = self.lr * lr_scale;
-        if weight_decay != 0.0 {
-            let _ = parameters.f_mul_scalar_(1.0 - lr * weight_decay)?;
-        }
-        let mut root = second.f_sqrt()?;
-        let denominator = root.f_div_scalar_(self.corrections[1])?.f_add_scalar_(self.eps)?;
-        let change = first.f_div(&denominator)?.f_mul_scalar_(lr / self.corrections[0])?;
-        let _ = parameters.f_sub_(&change)?;
-        Ok(())
+        let step = AdamWStep {
+            betas: self.betas,
+            clip,
+            decay: 1.0 - lr * weight_decay,
+            rate: lr / self.corrections[0],
+            correction: self.corrections[1],
+            eps: self.eps,
+        };
+        fused::adamw(parameters, moments, gradient, narrow, step)
     }
 }
 
@@ -256,6 +255,7 @@ impl AdamW {
     /// is not finite leaves parameters, moments and schedule as they are and is counted.
     pub fn step(&mut self, model: &mut TrainModel, total: u64) -> Result<StepReport, TrainError> {
         let _guard = tch::no_grad_guard();
+        let begun = Instant::now();
         let lr = self.config.lr_at(self.steps, total);
         let grad_norm = model.gradient_norm()?;
         if !grad_norm.is_finite() {
@@ -269,23 +269,22 @@ impl AdamW {
         self.steps += 1;
         let update = Update::new(&self.config, lr, self.steps);
         for (index, unit) in model.units.iter_mut().enumerate() {
-            let Some(mut gradient) = unit.gradient.take() else { continue };
-            if factor < 1.0 {
-                gradient = gradient.f_mul_scalar_(factor)?;
-            }
+            let Some(gradient) = unit.gradient.take() else { continue };
             if self.moments[index].is_none() {
                 self.moments[index] =
                     Some(Moments { first: unit.master.f_zeros_like()?, second: unit.master.f_zeros_like()? });
             }
             let Some(moments) = &mut self.moments[index] else { continue };
-            update.moments(&mut moments.first, &mut moments.second, &gradient)?;
             for s in &self.stretches[index] {
                 let part = |t: &Tensor| t.f_narrow(0, s.from, s.len);
-                let (first, second) = (part(&moments.first)?, part(&moments.second)?);
-                update.parameters(&mut part(&unit.master)?, &first, &second, s.weight_decay, s.lr_scale)?;
+                let (mut first, mut second) = (part(&moments.first)?, part(&moments.second)?);
+                let mut narrow = unit.compute.as_ref().map(part).transpose()?;
+                let (parameters, gradient) = (&mut part(&unit.master)?, &part(&gradient)?);
+                let rule = (s.weight_decay, s.lr_scale);
+                update.apply(parameters, (&mut first, &mut second), gradient, narrow.as_mut(), factor, rule)?;
             }
         }
-        model.refresh()?;
+        model.busy_since(begun);
         Ok(StepReport { grad_norm, lr, skipped: false })
     }
 

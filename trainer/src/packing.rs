@@ -46,11 +46,10 @@ impl MicroBatch {
         Self::lay(rows, chosen, None)
     }
 
-    /// Lays rows out padded at their end to the longest, as frameworks without packing do. What is padded costs time and
-    /// changes nothing: attention is causal, and no prediction is asked of padding.
+    /// Lays rows out padded at their end to the longest of all rows, chosen or not, as frameworks without packing pad a
+    /// batch. What is padded costs time and changes nothing: attention is causal, and no prediction is asked of padding.
     pub fn padded(rows: &[PackRow<'_>], chosen: &[usize]) -> Result<Self, TchError> {
-        let longest = chosen.iter().map(|i| rows[*i].tokens.len()).max().unwrap_or(0);
-        Self::lay(rows, chosen, Some(longest))
+        Self::lay(rows, chosen, rows.iter().map(|row| row.tokens.len()).max())
     }
 
     fn lay(rows: &[PackRow<'_>], chosen: &[usize], pad_to: Option<usize>) -> Result<Self, TchError> {

@@ -19,7 +19,7 @@ use espalier_inference::TokenId;
 use tch::{Kind, Tensor};
 
 use crate::error::TrainError;
-use crate::head::{HeadOptions, Predictions};
+use crate::head::{Entropy, HeadOptions, Predictions};
 use crate::model::TrainModel;
 use crate::optimizer::AdamW;
 use crate::packing::{MicroBatch, PackRow, plan};
@@ -143,9 +143,14 @@ impl Policy {
         &self.algorithm
     }
 
+    /// Time spent in passes through the models and in optimiser steps so far.
+    pub fn busy(&self) -> std::time::Duration {
+        self.model.busy() + self.reference.as_ref().map_or(std::time::Duration::ZERO, TrainModel::busy)
+    }
+
     /// Log-probabilities of all response tokens of each row, under the policy as it is.
     pub fn logprobs(&self, rows: &[UpdateRow], options: &UpdateOptions) -> Result<Column, TrainError> {
-        let head = head_options(options.temperature, false);
+        let head = head_options(options.temperature, Entropy::No);
         by_row(&self.model, rows, options.max_tokens, |batch| Ok(self.model.predict(batch, head)?.logprobs))
     }
 
@@ -161,7 +166,7 @@ impl Policy {
                 found: "none".to_owned(),
             });
         }
-        let head = head_options(options.temperature, false);
+        let head = head_options(options.temperature, Entropy::No);
         by_row(&self.model, rows, options.max_tokens, |batch| Ok(self.model.predict_base(batch, head)?.logprobs))
     }
 
@@ -253,7 +258,8 @@ impl Policy {
         let lengths: Vec<usize> = pack.iter().map(|r| r.tokens.len()).collect();
         let mut own = plan(&lengths, options.max_tokens, self.model.group().world_size());
         let own = own.swap_remove(self.model.group().rank());
-        let head = head_options(options.temperature, true);
+        let entropy = if config.use_entropy_loss { Entropy::Gradients } else { Entropy::Values };
+        let head = head_options(options.temperature, entropy);
         let mut metrics = Metrics::default();
         let mut total = 0.0;
         for group in own {
@@ -452,7 +458,7 @@ fn micro_loss(
 }
 
 /// How the output layer is computed for an update.
-fn head_options(temperature: f64, entropy: bool) -> HeadOptions {
+fn head_options(temperature: f64, entropy: Entropy) -> HeadOptions {
     HeadOptions { temperature, entropy, ..HeadOptions::default() }
 }
 
@@ -527,7 +533,7 @@ pub fn reference_logprobs(
     rows: &[UpdateRow],
     options: &UpdateOptions,
 ) -> Result<Column, TrainError> {
-    let head = head_options(options.temperature, false);
+    let head = head_options(options.temperature, Entropy::No);
     by_row(model, rows, options.max_tokens, |batch| Ok(model.predict(batch, head)?.logprobs))
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Rows, close, distance, expected, fixture};
 use espalier_distributed::Group;
-use espalier_trainer::head::HeadOptions;
+use espalier_trainer::head::{Entropy, HeadOptions};
 use espalier_trainer::lora::LoraConfig;
 use espalier_trainer::packing::{MicroBatch, PackRow};
 use espalier_trainer::{ModelOptions, TrainModel, TrainPrecision, peft};
@@ -116,7 +116,7 @@ fn chunks_of_the_output_layer_and_what_is_kept_change_nothing() {
             .unwrap();
         (found, model.gradients().unwrap())
     };
-    let whole = HeadOptions { temperature: 0.7, entropy: true, ..HeadOptions::default() };
+    let whole = HeadOptions { temperature: 0.7, entropy: Entropy::Gradients, ..HeadOptions::default() };
     let (a, of_a) = run(whole);
     for head in
         [HeadOptions { keep_bytes: 0, ..whole }, HeadOptions { chunk_bytes: 96 * 4 * 5, keep_bytes: 0, ..whole }]
@@ -130,11 +130,51 @@ fn chunks_of_the_output_layer_and_what_is_kept_change_nothing() {
 }
 
 #[test]
+fn one_loss_has_one_gradient_whether_logits_are_kept_computed_again_or_never_needed_again() {
+    let row = 96 * 4;
+    let plain = HeadOptions { temperature: 0.7, ..HeadOptions::default() };
+    let values = HeadOptions { entropy: Entropy::Values, ..plain };
+    let gradients = HeadOptions { entropy: Entropy::Gradients, ..plain };
+    let small = |head: HeadOptions| HeadOptions { chunk_bytes: 5 * row, keep_bytes: 0, ..head };
+    for case in ["llama_tied", "llama_lm_head", "llama_all_linear"] {
+        let folder = if case == "llama_tied" { format!("models/{case}") } else { format!("lora/{case}") };
+        let (batch, mask) = Rows::read(&expected(&folder).0).packed();
+        let fresh = || if case == "llama_tied" { family(case, false) } else { adapted(case, false) };
+        let weights = &mask * -0.1;
+        let mut reference: Option<(f64, std::collections::BTreeMap<String, Tensor>)> = None;
+        for (known, head) in [
+            (false, gradients),
+            (false, plain),
+            (false, values),
+            (false, small(plain)),
+            (false, small(gradients)),
+            (true, plain),
+            (true, small(plain)),
+            (true, values),
+        ] {
+            let mut model = fresh();
+            let found = if known {
+                model.forward_backward_weighted(&batch, head, &weights).unwrap()
+            } else {
+                model.forward_backward(&batch, head, &mut |p| Ok((&p.logprobs * &weights).sum(None))).unwrap()
+            };
+            let gradients = model.gradients().unwrap();
+            let (loss, expected) = reference.get_or_insert_with(|| (found, gradients));
+            close(case, found, *loss, 1e-5);
+            for (name, gradient) in &model.gradients().unwrap() {
+                let far = distance(gradient, &expected[name]);
+                assert!(far < 1e-5, "{case}, known {known}, {head:?}: `{name}` is off by {far}");
+            }
+        }
+    }
+}
+
+#[test]
 fn entropy_and_temperature_have_the_gradients_of_their_formulas() {
     let (values, _) = expected("models/llama");
     let rows = Rows::read(&values);
     let (batch, _) = rows.packed();
-    let head = HeadOptions { temperature: 1.7, entropy: true, ..HeadOptions::default() };
+    let head = HeadOptions { temperature: 1.7, entropy: Entropy::Gradients, ..HeadOptions::default() };
     let mut options = options(LoraConfig::default(), false);
     options.precision = TrainPrecision::F64;
     let mut model = TrainModel::load(&fixture("models/llama"), options, Group::single()).unwrap();

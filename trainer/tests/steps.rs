@@ -137,8 +137,9 @@ fn the_update_is_torchs_adamw() {
         let expected = tensors.get(&format!("parameters.{i}"), &[5, 6]).unwrap();
         for step in 0..5 {
             let update = Update::new(&config, config.lr, step as u64 + 1);
-            update.moments(&mut first, &mut second, &gradients.get(step)).unwrap();
-            update.parameters(&mut parameters, &first, &second, config.weight_decay, 1.0).unwrap();
+            let rule = (config.weight_decay, 1.0);
+            let moments = (&mut first, &mut second);
+            update.apply(&mut parameters, moments, &gradients.get(step), None, 1.0, rule).unwrap();
             assert!(distance(&parameters, &expected.get(step)) < 1e-6, "case {i}, step {step}");
         }
         for (name, moment) in [("exp_avg", &first), ("exp_avg_sq", &second)] {

@@ -176,12 +176,11 @@ fn stop_flag(cancel: &CancellationToken) -> (Arc<AtomicBool>, tokio::task::JoinH
     (flag, task)
 }
 
-/// Runs work that blocks beside the runtime.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => Err(Failure::Internal(format!("training stopped: {error}"))),
-    }
+/// Runs work that blocks on this thread, the process's first: its tensors lie in the heap that keeps what is freed, and
+/// are not given back to the system after every step only to be asked for again.
+fn blocking<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    espalier_engine::fused::keep_memory();
+    tokio::task::block_in_place(work)
 }
 
 pub(crate) async fn sft(arguments: SftArguments) -> Result<(), Failure> {
@@ -201,12 +200,12 @@ pub(crate) async fn sft(arguments: SftArguments) -> Result<(), Failure> {
         say!("warning: {warning}");
     }
     if let Some(processes) = arguments.nproc.filter(|n| *n > 1) {
-        return blocking(move || launch(processes)).await;
+        return tokio::task::block_in_place(|| launch(processes));
     }
     let cancel = CancellationToken::new();
     let (stop, task) = stop_flag(&cancel);
     let json = arguments.json;
-    let report = blocking(move || run_sft(config, stop, json)).await;
+    let report = blocking(|| run_sft(config, stop, json));
     task.abort();
     let (report, first) = report?;
     if first {
@@ -334,13 +333,13 @@ pub(crate) async fn train(arguments: TrainArguments) -> Result<(), Failure> {
         say!("warning: {warning}");
     }
     if let Some(processes) = arguments.nproc.filter(|n| *n > 1) {
-        return blocking(move || launch(processes)).await;
+        return tokio::task::block_in_place(|| launch(processes));
     }
     let cancel = CancellationToken::new();
     let (stop, task) = stop_flag(&cancel);
     let runtime = tokio::runtime::Handle::current();
     let json = arguments.json;
-    let report = blocking(move || run_train(config, runtime, cancel, stop, json)).await;
+    let report = blocking(|| run_train(config, runtime, cancel, stop, json));
     task.abort();
     let (report, first) = report?;
     if first {

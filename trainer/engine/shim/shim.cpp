@@ -14,39 +14,42 @@
 #include <string>
 #include <vector>
 
+#include "failure.h"
 #include "kernels.h"
+#include "train_kernels.h"
 
 using at::Tensor;
 
-namespace {
-
-thread_local std::string last_error;
-
-template <class F>
-int guard(F f) {
-  try {
-    at::NoGradGuard no_grad;
-    f();
-    return 0;
-  } catch (const c10::Error& e) {
-    last_error = e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    last_error = e.what();
-  } catch (...) {
-    last_error = "an unknown C++ exception";
-  }
-  return 1;
+std::string& espalier_failure() {
+  thread_local std::string text;
+  return text;
 }
 
-const EspalierKernels& kernels() {
-  static const EspalierKernels& chosen = []() -> const EspalierKernels& {
+int espalier_isa() {
+  static const int isa = [] {
     __builtin_cpu_init();
     bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd");
-    return v4 ? espalier_kernels_v4 : v3 ? espalier_kernels_v3 : espalier_kernels_base;
+    return v4 ? 2 : v3 ? 1 : 0;
   }();
-  return chosen;
+  return isa;
+}
+
+namespace {
+
+template <class F>
+int guard(F f) {
+  return espalier_guard([&] {
+    at::NoGradGuard no_grad;
+    f();
+  });
+}
+
+const EspalierKernels& kernels() {
+  static const EspalierKernels* const chosen[] = {&espalier_kernels_base, &espalier_kernels_v3, &espalier_kernels_v4};
+  static const EspalierKernels& own = *chosen[espalier_isa()];
+  return own;
 }
 
 // The data of a contiguous 2-D (or, with rows == 1, 1-D) float tensor of the given width.
@@ -131,8 +134,9 @@ struct EspalierSegment {
 };
 
 size_t espalier_last_error(char* out, size_t size) {
-  size_t n = last_error.size() < size ? last_error.size() : size;
-  std::memcpy(out, last_error.data(), n);
+  const std::string& text = espalier_failure();
+  size_t n = text.size() < size ? text.size() : size;
+  std::memcpy(out, text.data(), n);
   return n;
 }
 

@@ -12,6 +12,7 @@
 //! | [`models`] | Llama, Qwen2, Qwen3 |
 //! | [`config`], [`weights`] | `config.json` and safetensors, checked |
 //! | [`gguf`], [`convert`] | a GGUF reader and a converter to the Hugging Face layout |
+//! | [`fused`] | steps of a decoder that trains, with their gradients |
 //! | [`shim`] | the C++ side: packed linear layers, adapters of many rows at once, fused steps, paged attention |
 //! | [`openai_server`] | the engine behind an OpenAI-compatible HTTP API |
 //! | [`bench`](mod@bench) | decoding speed, as figures |
@@ -29,6 +30,7 @@ pub mod bench;
 pub mod config;
 pub mod convert;
 pub mod error;
+pub mod fused;
 pub mod gguf;
 pub mod kv;
 pub mod local;

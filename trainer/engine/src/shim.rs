@@ -1,4 +1,4 @@
-//! Safe wrappers over the C++ shim: the only place of this crate with `unsafe`.
+//! Safe wrappers over the C++ shim: with [`fused`](crate::fused) the only place of this crate with `unsafe`.
 //!
 //! | item | what it is |
 //! |---|---|
@@ -109,7 +109,7 @@ impl From<tch::TchError> for ShimError {
     }
 }
 
-fn check(code: c_int) -> Result<(), ShimError> {
+pub(crate) fn check(code: c_int) -> Result<(), ShimError> {
     if code == 0 {
         return Ok(());
     }
@@ -120,7 +120,7 @@ fn check(code: c_int) -> Result<(), ShimError> {
     Err(ShimError(String::from_utf8_lossy(&buffer).trim().to_owned()))
 }
 
-fn optional(tensor: Option<&Tensor>) -> *const C_tensor {
+pub(crate) fn optional(tensor: Option<&Tensor>) -> *const C_tensor {
     tensor.map_or(ptr::null(), Tensor::as_ptr)
 }
 

@@ -11,6 +11,7 @@
 //! | `gather` | from prompts, or from the background, to a step's rows |
 //! | `step` | rewards, values, advantages, updates |
 //! | `evaluation` | scores by source, and what was said |
+//! | [`meter`] | how long the engine was at work |
 //! | [`callbacks`] | what a program may hook in |
 //! | this one | the loop: sample, judge, update, publish, evaluate, save |
 //!
@@ -25,6 +26,7 @@ pub mod config;
 pub mod engine;
 mod evaluation;
 mod gather;
+pub mod meter;
 pub mod mode;
 mod pipeline;
 pub mod prompts;
@@ -46,6 +48,7 @@ use self::callbacks::{Callback, Control};
 use self::config::TrainConfig;
 use self::engine::Sampler;
 use self::gather::Gathered;
+use self::meter::{Meter, Metered};
 use self::mode::Background;
 use self::pipeline::{Pipeline, Work};
 use self::prompts::Prompts;
@@ -188,6 +191,10 @@ impl Loop {
         for callback in &mut self.callbacks {
             callback.on_train_start(kept.step);
         }
+        let meter = Arc::new(Meter::default());
+        if let Some(sampler) = self.sampler.take() {
+            self.sampler = Some(Arc::new(Metered::new(sampler, Arc::clone(&meter))));
+        }
         self.publish(kept.step)?;
         let mut report = TrainReport { steps: kept.step, last_reward: f64::NAN, last_eval: None, finished: false };
         if self.config.trainer.eval_before_train && kept.step == 0 && !self.eval.is_empty() {
@@ -199,6 +206,7 @@ impl Loop {
         let mut saved = None;
         while kept.step < total {
             let begun = Instant::now();
+            let (engine, gradients) = (meter.total(), self.policy.busy());
             let mut times = BTreeMap::new();
             for callback in &mut self.callbacks {
                 callback.on_step_begin(kept.step + 1);
@@ -225,6 +233,11 @@ impl Loop {
                 pipeline.published(kept.step, kept.position.used());
             }
             times.insert("sync_weights", at.elapsed().as_secs_f64());
+            // What neither the engine nor the model was busy with is what everything around them costs.
+            let (engine, gradients) = (meter.total() - engine, self.policy.busy() - gradients);
+            times.insert("engine", engine.as_secs_f64());
+            times.insert("gradients", gradients.as_secs_f64());
+            times.insert("overhead", begun.elapsed().saturating_sub(engine + gradients).as_secs_f64());
             numbers.extend(metrics.values().map(|(name, value)| (name.to_owned(), value)));
             let mut wanted = Control::default();
             for callback in &mut self.callbacks {

@@ -92,13 +92,9 @@ pub fn accumulate(model: &mut TrainModel, examples: &[&Example], max_tokens: usi
     if weight <= 0.0 {
         return Err(TrainError::Row { row: 0, reason: "a batch in which nothing is to be learned".to_owned() });
     }
-    let options = HeadOptions { keep_bytes: 0, ..HeadOptions::default() };
     let mut sum = 0.0;
     for (batch, weights) in micro_batches(model.group(), examples, max_tokens)? {
-        let scaled = weights.f_div_scalar(-weight)?;
-        sum += model.forward_backward(&batch, options, &mut |predictions| {
-            Ok(predictions.logprobs.f_mul(&scaled.f_to_kind(predictions.logprobs.kind())?)?.f_sum(None)?)
-        })?;
+        sum += model.forward_backward_weighted(&batch, HeadOptions::default(), &weights.f_div_scalar(-weight)?)?;
     }
     all_sum(model.group(), sum)
 }

@@ -6,7 +6,8 @@
 //! | [`sandbox`] | REPLs: start, block, fork, limits |
 //! | [`residency`] | memory per REPL, how many live in 6 GB |
 //! | [`rollout`] | rollouts with a scripted engine |
-//! | `engine` | the local engine's decoding |
+//! | `engine` | the local engine's decoding, adapters, weight updates |
+//! | `train` | the trainer |
 //! | [`python`] | Python's speed against the machine's own `python3` |
 
 #[cfg(feature = "torch")]
@@ -16,6 +17,8 @@ mod python;
 mod residency;
 mod rollout;
 mod sandbox;
+#[cfg(feature = "torch")]
+mod train;
 
 use crate::arguments::{BenchArguments, BenchSubject};
 use crate::failure::Failure;
@@ -27,8 +30,13 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<(), Failure> {
         BenchSubject::Rollout => rollout::measure(&mut report, arguments.quick).await?,
         #[cfg(feature = "torch")]
         BenchSubject::Engine => engine::measure(&mut report, arguments.quick).await?,
+        #[cfg(feature = "torch")]
+        BenchSubject::Train => {
+            espalier_engine::fused::keep_memory();
+            tokio::task::block_in_place(|| train::measure(&mut report, arguments.quick))?;
+        }
         #[cfg(not(feature = "torch"))]
-        BenchSubject::Engine => {
+        BenchSubject::Engine | BenchSubject::Train => {
             return Err(Failure::Engine("this build has no local engine; build with the `torch` feature".to_owned()));
         }
     }
