@@ -97,9 +97,9 @@ async fn run(command: Command) -> Result<(), Failure> {
         #[cfg(feature = "torch")]
         Command::Model(command) => commands::model::run(command),
         #[cfg(feature = "torch")]
-        Command::Train(arguments) => commands::train::train(arguments).await,
+        Command::Train(arguments) => commands::train::train(arguments),
         #[cfg(feature = "torch")]
-        Command::Sft(arguments) => commands::train::sft(arguments).await,
+        Command::Sft(arguments) => commands::train::sft(arguments),
         #[cfg(feature = "torch")]
         Command::Export(arguments) => commands::train::export(arguments),
         Command::Bench(arguments) => commands::bench::run(arguments).await,

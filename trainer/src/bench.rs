@@ -59,6 +59,9 @@ fn ragged_rows(vocab: i64) -> Vec<Vec<u32>> {
         .collect()
 }
 
+/// Lays rows out as a micro-batch.
+type Lay = fn(&[PackRow<'_>], &[usize]) -> Result<MicroBatch, tch::TchError>;
+
 /// How much longer the forward and backward passes over a batch of ragged rows take when they are padded to the longest
 /// than when they are packed: LoRA, bfloat16, micro-batches of as many tokens. Both take turns, `rounds` times after one
 /// that warms up; the median of the ratios.
@@ -69,7 +72,6 @@ pub fn packing_speedup(folder: &Path, rounds: usize) -> Result<f64, TrainError> 
     let rows: Vec<PackRow<'_>> = rows.iter().map(|tokens| PackRow { tokens, predict_from: 1 }).collect();
     let lengths: Vec<usize> = rows.iter().map(|row| row.tokens.len()).collect();
     let longest = lengths.iter().copied().max().unwrap_or(0);
-    type Lay = fn(&[PackRow<'_>], &[usize]) -> Result<MicroBatch, tch::TchError>;
     let ways: [(Lay, Vec<usize>); 2] =
         [(MicroBatch::packed, lengths.clone()), (MicroBatch::padded, vec![longest; rows.len()])];
     let mut ratios = Vec::new();
@@ -161,7 +163,19 @@ fn run(
     let train = Prompts::read(&config.data.train_data, &env.env_class, &env.params, &registry, "data.train_data")?;
     let eval = Prompts::read(&[], &env.env_class, &env.params, &registry, "data.val_data")?;
     let cancel = CancellationToken::new();
-    let run = TrainRun { config, policy, sampler: Some(sampler), train, eval, estimator: None, runtime, cancel };
+    let run = TrainRun {
+        config,
+        policy,
+        critic: None,
+        teacher: None,
+        sampler: Some(sampler),
+        train,
+        eval,
+        estimator: None,
+        callbacks: Vec::new(),
+        runtime,
+        cancel,
+    };
     let mut steps = Steps::default();
     run.run(&mut steps)?;
     Ok(steps)

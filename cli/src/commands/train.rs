@@ -183,7 +183,7 @@ fn blocking<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> 
     tokio::task::block_in_place(work)
 }
 
-pub(crate) async fn sft(arguments: SftArguments) -> Result<(), Failure> {
+pub(crate) fn sft(arguments: SftArguments) -> Result<(), Failure> {
     let mut overrides = Vec::new();
     if let Some(model) = &arguments.model {
         overrides.push(format!("model.path={}", json!(settings::model_folder(model))));
@@ -325,7 +325,7 @@ fn vocabulary(folder: &Path) -> String {
     espalier_trainer::files::sha256(text.as_bytes())
 }
 
-pub(crate) async fn train(arguments: TrainArguments) -> Result<(), Failure> {
+pub(crate) fn train(arguments: TrainArguments) -> Result<(), Failure> {
     let mut config: TrainConfig = read("train", Some(&arguments.config), &arguments.overrides)?;
     let path = settings::model_folder(&config.trainer.policy.model.path);
     config.trainer.policy.model.path = path;

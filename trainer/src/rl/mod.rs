@@ -234,7 +234,8 @@ impl Loop {
             }
             times.insert("sync_weights", at.elapsed().as_secs_f64());
             // What neither the engine nor the model was busy with is what everything around them costs.
-            let (engine, gradients) = (meter.total() - engine, self.policy.busy() - gradients);
+            let (engine, gradients) =
+                (meter.total().saturating_sub(engine), self.policy.busy().saturating_sub(gradients));
             times.insert("engine", engine.as_secs_f64());
             times.insert("gradients", gradients.as_secs_f64());
             times.insert("overhead", begun.elapsed().saturating_sub(engine + gradients).as_secs_f64());

@@ -10,12 +10,14 @@ use crate::settings::model_folder;
 /// Processes among which the shards are counted.
 const PROCESSES: usize = 4;
 
+/// How a figure comes to be.
+type Measure<'a> = Box<dyn Fn() -> Result<f64, TrainError> + 'a>;
+
 pub(super) fn measure(report: &mut Report, quick: bool) -> Result<(), Failure> {
     let folder = model_folder("smollm2-135m-instruct");
     let runtime = tokio::runtime::Handle::current();
     let repeat = if quick { 1 } else { 7 };
     let growth_steps = if quick { 25 } else { 200 };
-    type Measure<'a> = Box<dyn Fn() -> Result<f64, TrainError> + 'a>;
     let figures: [(&'static str, &'static str, f64, Better, Measure<'_>); 4] = [
         ("packing_speedup", "x", 1.8, Better::Higher, Box::new(|| bench::packing_speedup(&folder, repeat))),
         (
