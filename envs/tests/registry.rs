@@ -39,7 +39,7 @@ fn the_standard_registry_has_every_environment() {
     assert_eq!(ids, expected);
     // Twelve families and their mixture; six tasks.
     assert_eq!(registry.ids().filter(|id| id.starts_with("reasoning/")).count(), 13);
-    assert_eq!(registry.ids().filter(|id| id.starts_with("long/")).count(), 6);
+    assert_eq!(registry.ids().filter(|id| id.starts_with("long/")).count(), 7);
     for id in registry.ids() {
         // Some need to be told where their data lies; none may fail otherwise.
         let prepared = registry.prepare(id, &Map::new());
