@@ -37,7 +37,7 @@ fn the_standard_registry_has_every_environment() {
         "tool_use",
     ];
     assert_eq!(ids, expected);
-    // Twelve families and their mixture; six tasks.
+    // Twelve families and their mixture; seven tasks.
     assert_eq!(registry.ids().filter(|id| id.starts_with("reasoning/")).count(), 13);
     assert_eq!(registry.ids().filter(|id| id.starts_with("long/")).count(), 7);
     for id in registry.ids() {
