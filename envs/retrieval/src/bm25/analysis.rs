@@ -99,7 +99,11 @@ impl TokenStream for WordStream<'_> {
             if word.len() > MAX_TERM_BYTES {
                 continue;
             }
+            // Some accents count as letters: a run of nothing else is no word.
             let lower: String = word.to_lowercase().chars().filter(|c| !combining(*c)).collect();
+            if lower.is_empty() {
+                continue;
+            }
             self.set(from, end);
             self.token.text = singular(lower);
             return true;
@@ -153,6 +157,7 @@ mod tests {
         assert_eq!(of("The Cities' (cafés), ÉCOLE x2!"), ["the", "city", "cafe", "ecole", "x2"]);
         assert_eq!(of("cafe\u{301} class bus"), ["cafe", "class", "bus"]);
         assert_eq!(of("Straße ЁЖИК"), ["strasse", "ёжик"]);
+        assert_eq!(of("\u{363}¡ \u{363} a\u{363}"), ["a"]);
         assert_eq!(of(" \u{0} \"():^~* "), Vec::<String>::new());
     }
 
