@@ -17,7 +17,6 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
-use tokio_util::sync::CancellationToken;
 
 use crate::error::TrainError;
 use crate::head::HeadOptions;
@@ -161,21 +160,7 @@ fn run(
     let env = &config.environment;
     let registry = Registry::standard();
     let train = Prompts::read(&config.data.train_data, &env.env_class, &env.params, &registry, "data.train_data")?;
-    let eval = Prompts::read(&[], &env.env_class, &env.params, &registry, "data.val_data")?;
-    let cancel = CancellationToken::new();
-    let run = TrainRun {
-        config,
-        policy,
-        critic: None,
-        teacher: None,
-        sampler: Some(sampler),
-        train,
-        eval,
-        estimator: None,
-        callbacks: Vec::new(),
-        runtime,
-        cancel,
-    };
+    let run = TrainRun::new(config, policy, Some(sampler), train, runtime);
     let mut steps = Steps::default();
     run.run(&mut steps)?;
     Ok(steps)

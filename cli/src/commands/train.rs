@@ -430,19 +430,8 @@ fn run_train(
     let names = (t.project_name.as_str(), t.run_name.as_str());
     let mut watch = reporter(first, &t.logger, names, &folder, as_json, stop, quiet)?;
     let export_path = t.export_path.clone();
-    let run = TrainRun {
-        config,
-        policy,
-        critic,
-        teacher,
-        sampler,
-        train,
-        eval,
-        estimator: None,
-        callbacks: Vec::new(),
-        runtime,
-        cancel,
-    };
+    let run = TrainRun::new(config, policy, sampler, train, runtime);
+    let run = TrainRun { critic, teacher, eval, cancel, ..run };
     let outcome = run.run(&mut watch);
     if let Some(trackers) = &mut watch.trackers {
         let _ = trackers.finish(i32::from(outcome.is_err()));

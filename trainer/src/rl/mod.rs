@@ -90,7 +90,7 @@ pub struct TrainReport {
     pub finished: bool,
 }
 
-/// Everything a run of the loop needs.
+/// Everything a run of the loop needs. [`TrainRun::new`] takes what every run has; the rest is set where it is wanted.
 pub struct TrainRun {
     /// Settings, checked.
     pub config: TrainConfig,
@@ -104,7 +104,7 @@ pub struct TrainRun {
     pub sampler: Option<Arc<dyn Sampler>>,
     /// Prompts to train on.
     pub train: Prompts,
-    /// Prompts to evaluate on.
+    /// Prompts to evaluate on; without any nothing is evaluated.
     pub eval: Prompts,
     /// Serves an `advantage_estimator` that is not built in.
     pub estimator: Option<Box<dyn AdvantageEstimator>>,
@@ -139,6 +139,29 @@ struct Loop {
 }
 
 impl TrainRun {
+    /// A run without critic, teacher, evaluations and callbacks.
+    pub fn new(
+        config: TrainConfig,
+        policy: Policy,
+        sampler: Option<Arc<dyn Sampler>>,
+        train: Prompts,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        Self {
+            config,
+            policy,
+            critic: None,
+            teacher: None,
+            sampler,
+            train,
+            eval: Prompts::default(),
+            estimator: None,
+            callbacks: Vec::new(),
+            runtime,
+            cancel: CancellationToken::new(),
+        }
+    }
+
     /// Runs until all steps are done, `watch` wants to stop, or `cancel` is given.
     pub fn run(self, watch: &mut dyn Watch) -> Result<(TrainReport, Policy), TrainError> {
         let t = &self.config.trainer;

@@ -18,6 +18,7 @@ use crate::error::TrainError;
 
 /// Rows with their environments. Which row comes at which place follows from the seed alone, so a place is all that a
 /// checkpoint needs.
+#[derive(Default)]
 pub struct Prompts {
     rows: Vec<(EnvRow, Prepared)>,
 }

@@ -165,19 +165,8 @@ impl World {
         });
         let optimizer = AdamW::new(t.policy.optimizer_config.clone(), &model).unwrap();
         let policy = Policy::new(model, optimizer, reference, t.algorithm.clone(), None).unwrap();
-        TrainRun {
-            config,
-            policy,
-            critic,
-            teacher,
-            sampler,
-            train,
-            eval,
-            estimator: None,
-            callbacks: Vec::new(),
-            runtime: self.runtime.handle().clone(),
-            cancel: CancellationToken::new(),
-        }
+        let run = TrainRun::new(config, policy, sampler, train, self.runtime.handle().clone());
+        TrainRun { critic, teacher, eval, ..run }
     }
 
     /// Runs with the local engine.
