@@ -247,6 +247,42 @@ fn weights_change_under_running_requests_and_every_token_says_whose_it_is() {
 }
 
 #[test]
+fn a_step_tells_the_figures_of_skyrls_asynchronous_trainer() {
+    for mode in ["one_step_off", "fully_async"] {
+        let world = World::new();
+        world.rows(&["a", "b", "c"]);
+        let mut seen = Seen::default();
+        let config = world.config_with(0, 4, &json!({"mode": mode, "eval_before_train": false, "eval_interval": 0}));
+        world.run_stub(config, Stub::new(StubOptions::default()), &mut seen);
+        for name in [
+            "async/staleness_mean",
+            "async/staleness_max",
+            "async/staleness_min",
+            "async/staleness_ratio",
+            "async/staleness_violation_count",
+            "async/gen_buffer_qsize_at_wait_start",
+            "async/num_groups_dropped",
+            "async/keep_rate",
+            "generate/group_completion_time_mean",
+            "generate/group_completion_time_p90",
+            "generate/group_completion_time_max",
+            "generate/intra_group_completion_time_std_mean",
+            "generate/intra_group_completion_time_cv_mean",
+            "timing/wait_for_generation_buffer",
+        ] {
+            let told = seen.figure(name);
+            assert!(told.len() == 4 && told.iter().all(|value| value.is_finite()), "{mode}, `{name}`: {told:?}");
+        }
+        assert_eq!(seen.figure("async/staleness_violation_count"), [0.0; 4], "{mode}");
+        assert_eq!(seen.figure("async/keep_rate"), [1.0; 4], "{mode}");
+        // The share of groups that are older than the policy: none in the first step.
+        let older = seen.figure("async/staleness_ratio");
+        assert_eq!(older[0], 0.0, "{mode}");
+        assert!(older[3] > 0.0, "{mode}: {older:?}");
+    }
+}
+
+#[test]
 fn settings_that_do_not_go_together_are_refused_by_key() {
     let world = World::new();
     world.rows(&["a"]);
@@ -265,8 +301,6 @@ fn settings_that_do_not_go_together_are_refused_by_key() {
         "trainer.fully_async.num_parallel_generation_workers",
     );
     refused(json!({"mode": "one_step_off", "fully_async": {"enabled": true}}), "trainer.fully_async.enabled");
-    let algorithm = json!({"use_kl_loss": false, "dynamic_sampling": {"type": "filter"}});
-    refused(json!({"mode": "fully_async", "algorithm": algorithm}), "trainer.algorithm.dynamic_sampling.type");
     // SkyRL's own switch, and what a stale batch without a correction is told.
     let mut config = world.config_with(0, 1, &json!({"fully_async": {"enabled": true}}));
     assert_eq!(config.trainer.mode, Mode::FullyAsync);
@@ -276,7 +310,8 @@ fn settings_that_do_not_go_together_are_refused_by_key() {
 }
 
 proptest! {
-    /// Whatever order groups end in: no step waits for ever, no group is too old, each trains once.
+    /// Whatever order groups end in, and whichever of them are dropped: no step waits for ever, no group is too old, each
+    /// trains once.
     #[test]
     fn the_bound_holds_for_every_order_of_endings(
         batch in 1_usize..4,
@@ -284,14 +319,15 @@ proptest! {
         workers in 1_usize..12,
         in_order: bool,
         order in prop::collection::vec(any::<u16>(), 200),
+        dropping in prop::collection::vec(prop::bool::weighted(0.3), 50),
     ) {
         let admission = Admission { batch, max_staleness, in_order };
         let (mut running, mut finished): (Vec<Started>, Vec<Started>) = (Vec::new(), Vec::new());
         let (mut next, mut trained) = (0_u64, BTreeSet::new());
-        let mut endings = order.iter().cycle();
+        let (mut endings, mut dropped) = (order.iter().cycle(), 0);
         for version in 0..12 {
             loop {
-                while running.len() < workers && next < admission.limit(trained.len() as u64) {
+                while running.len() < workers && next < admission.limit(trained.len() as u64 + dropped) {
                     running.push(Started { version, place: next });
                     next += 1;
                 }
@@ -308,10 +344,15 @@ proptest! {
                 }
                 prop_assert!(!running.is_empty(), "nothing left to wait for");
                 let place = usize::from(*endings.next().unwrap()) % running.len();
-                finished.push(running.swap_remove(place));
+                let ended = running.swap_remove(place);
+                if dropping[ended.place as usize % dropping.len()] && dropped < 200 {
+                    dropped += 1;
+                } else {
+                    finished.push(ended);
+                }
             }
         }
-        if in_order {
+        if in_order && dropped == 0 {
             prop_assert_eq!(trained.last().copied(), Some(12 * batch as u64 - 1));
         }
     }

@@ -24,7 +24,9 @@ fn run(groups: Vec<Group>, trainer: &Value) -> Vec<Seen> {
         .map(|group| {
             let (world, config) = (Arc::clone(&world), config.clone());
             std::thread::spawn(move || {
-                let options = StubOptions { by_version: true, ..StubOptions::default() };
+                let filtered = config.trainer.algorithm.dynamic_sampling.kind.is_some();
+                let flat = filtered.then_some("say b");
+                let options = StubOptions { by_version: true, flat, ..StubOptions::default() };
                 let sampler = (group.rank() == 0).then(|| Arc::new(Stub::new(options)) as Arc<dyn Sampler>);
                 let mut seen = Seen::default();
                 let (report, _) = world.parts(config, sampler, group).run(&mut seen).unwrap();
@@ -53,6 +55,15 @@ fn same(trainer: &Value, names: &[&str]) {
 fn what_the_first_process_plays_in_the_background_trains_all() {
     let trainer = json!({"mode": "fully_async", "fully_async": {"max_staleness_steps": 0}});
     same(&trainer, &["policy/grad_norm", "policy/final_loss", "reward/avg_raw_reward", "async/staleness_max"]);
+}
+
+#[test]
+fn what_the_first_process_drops_counts_as_used_for_all() {
+    let trainer = json!({
+        "mode": "fully_async", "fully_async": {"max_staleness_steps": 0},
+        "algorithm": {"dynamic_sampling": {"type": "filter"}},
+    });
+    same(&trainer, &["policy/grad_norm", "async/num_groups_dropped", "dynamic_sampling/batches", "trainer/epoch"]);
 }
 
 #[test]

@@ -6,13 +6,13 @@ use std::time::Instant;
 use espalier_algorithms::filters::dynamic_sampling::{DynamicSampler, PromptGroup, Sampling};
 use espalier_generator::metrics::rollout_metrics;
 use espalier_generator::rollouts::{NoSink, RunOptions, groups, run};
-use espalier_generator::statistics::{mean, quantile};
+use espalier_generator::statistics::{deviation, mean, quantile};
 use espalier_generator::{Tree, TreeOptions};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::engine::Sampler;
-use super::pipeline::PlayedGroup;
+use super::pipeline::{PlayedGroup, Taken};
 use super::prompts::Prompts;
 use super::rows::{self, RolloutRow, RowChoice};
 use super::{Kept, Loop};
@@ -26,6 +26,8 @@ struct Batch {
     numbers: Numbers,
     /// Places of the stream that it used.
     places: Vec<u64>,
+    /// Groups without a signal that were dropped in the background since the last batch; their places are among `places`.
+    dropped: usize,
     cancelled: bool,
 }
 
@@ -97,7 +99,9 @@ impl Loop {
             let pushed = dynamic.push(groups).map_err(|e| TrainError::Sampling { reason: e.to_string() })?;
             if let Sampling::Train(ready) = pushed {
                 let mut numbers = made.numbers;
-                numbers.insert("dynamic_sampling/batches".to_owned(), f64::from(ready.batches));
+                // What was dropped in the background never came here.
+                let batches = ready.batches as usize + made.dropped.div_ceil(size);
+                numbers.insert("dynamic_sampling/batches".to_owned(), batches as f64);
                 numbers.insert("dynamic_sampling/surplus".to_owned(), ready.surplus as f64);
                 let rows = ready.groups.into_iter().flat_map(|group| {
                     let uid = group.uid;
@@ -106,6 +110,10 @@ impl Loop {
                 let rows = rows.collect();
                 times.insert("generate", at.elapsed().as_secs_f64());
                 return Ok(Some(Gathered { rows, numbers }));
+            }
+            if let Some(pipeline) = &self.pipeline {
+                // This batch trains nothing: others may start in its place, under the same version.
+                pipeline.published(step, kept.position.used());
             }
         }
     }
@@ -118,17 +126,19 @@ impl Loop {
         for tree in &trees {
             all.extend(rows::from_tree(tree, self.choice())?);
         }
-        Ok(Batch { rows: all, numbers: rollout_metrics(&trees).into_iter().collect(), places, cancelled })
+        Ok(Batch { rows: all, numbers: rollout_metrics(&trees).into_iter().collect(), places, dropped: 0, cancelled })
     }
 
     /// A batch of groups from the background.
     fn ready(&mut self, version: u64) -> Result<Batch, TrainError> {
-        let nothing = |cancelled| Batch { rows: Vec::new(), numbers: Numbers::new(), places: Vec::new(), cancelled };
+        let nothing =
+            |cancelled| Batch { rows: Vec::new(), numbers: Numbers::new(), places: Vec::new(), dropped: 0, cancelled };
+        let bound = self.background.map_or(0, |background| background.admission.max_staleness);
         let (runtime, choice) = (self.runtime.clone(), self.choice());
         let Some(pipeline) = &mut self.pipeline else { return Ok(nothing(true)) };
         let waiting = pipeline.waiting()?;
         let at = Instant::now();
-        let Some(groups) = pipeline.next(version, &runtime)? else { return Ok(nothing(true)) };
+        let Some(Taken { groups, dropped }) = pipeline.next(version, &runtime)? else { return Ok(nothing(true)) };
         let waited = at.elapsed().as_secs_f64();
         let mut made = nothing(false);
         let mut taken = HashSet::new();
@@ -145,7 +155,12 @@ impl Loop {
                 if again { renamed(row, &uid) } else { row }
             }));
         }
-        made.numbers = staleness(&groups, &made.rows, version);
+        made.numbers = staleness(&groups, &made.rows, version, bound);
+        let (kept, dropped_groups) = (groups.len() as f64, dropped.len() as f64);
+        made.numbers.insert("async/num_groups_dropped".to_owned(), dropped_groups);
+        made.numbers.insert("async/keep_rate".to_owned(), kept / (kept + dropped_groups));
+        made.dropped = dropped.len();
+        made.places.extend(dropped);
         made.numbers.insert("async/gen_buffer_qsize_at_wait_start".to_owned(), waiting as f64);
         made.numbers.insert("timing/wait_for_generation_buffer".to_owned(), waited);
         let trees: Vec<Tree> = groups.into_iter().flat_map(|group| group.trees).collect();
@@ -153,7 +168,7 @@ impl Loop {
         Ok(made)
     }
 
-    fn choice(&self) -> RowChoice {
+    pub(super) fn choice(&self) -> RowChoice {
         let g = &self.config.generator;
         RowChoice {
             children: g.train_child_trajectories,
@@ -192,7 +207,7 @@ impl Loop {
 }
 
 /// How old groups and tokens are when they train, and how long groups took.
-fn staleness(groups: &[PlayedGroup], rows: &[RolloutRow], version: u64) -> Numbers {
+fn staleness(groups: &[PlayedGroup], rows: &[RolloutRow], version: u64, bound: u64) -> Numbers {
     let mut numbers = Numbers::new();
     let ages: Vec<f64> = groups.iter().map(|group| version.saturating_sub(group.started.version) as f64).collect();
     let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
@@ -202,6 +217,10 @@ fn staleness(groups: &[PlayedGroup], rows: &[RolloutRow], version: u64) -> Numbe
     put("async/staleness_mean", mean(&ages));
     put("async/staleness_max", largest(&ages));
     put("async/staleness_min", ages.iter().copied().fold(f64::INFINITY, f64::min));
+    let share = |of: usize| of as f64 / ages.len().max(1) as f64;
+    put("async/staleness_ratio", share(ages.iter().filter(|age| **age > 0.0).count()));
+    // Admission keeps the bound: anything but 0 is a fault.
+    put("async/staleness_violation_count", ages.iter().filter(|age| **age > bound as f64).count() as f64);
     let (mut sum, mut most, mut tokens) = (0.0, 0.0_f64, 0.0);
     for run in rows.iter().flat_map(|row| row.row.versions()) {
         let age = version.saturating_sub(run.version) as f64;
@@ -215,6 +234,15 @@ fn staleness(groups: &[PlayedGroup], rows: &[RolloutRow], version: u64) -> Numbe
     put("generate/group_completion_time_mean", mean(&seconds));
     put("generate/group_completion_time_p90", quantile(&seconds, 0.9));
     put("generate/group_completion_time_max", largest(&seconds));
+    // How uneven the rollouts of a group are: it is there when the last of them is.
+    let deviations: Vec<f64> = groups.iter().map(|group| deviation(&group.rollout_seconds)).collect();
+    let relative: Vec<f64> = groups
+        .iter()
+        .zip(&deviations)
+        .map(|(group, own)| own / mean(&group.rollout_seconds).max(f64::MIN_POSITIVE))
+        .collect();
+    put("generate/intra_group_completion_time_std_mean", mean(&deviations));
+    put("generate/intra_group_completion_time_cv_mean", mean(&relative));
     numbers
 }
 

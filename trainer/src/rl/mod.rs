@@ -39,6 +39,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use espalier_algorithms::advantages::AdvantageEstimator;
+use espalier_algorithms::config::DynamicSamplingKind;
 use espalier_algorithms::filters::dynamic_sampling::{DynamicSampler, SamplerState};
 use espalier_algorithms::kl::KlController;
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,7 @@ use self::engine::Sampler;
 use self::gather::Gathered;
 use self::meter::{Meter, Metered};
 use self::mode::Background;
-use self::pipeline::{Pipeline, Work};
+use self::pipeline::{Filter, Pipeline, Work};
 use self::prompts::Prompts;
 use self::rows::RolloutRow;
 use self::staleness::Position;
@@ -327,12 +328,17 @@ impl Loop {
     /// Starts to play in the background, on the process that samples and where that is asked for.
     fn start_background(&mut self, kept: &Kept) {
         let (Some(background), Some(sampler)) = (self.background, &self.sampler) else { return };
-        let left = self.total_steps.saturating_sub(kept.step);
-        if self.policy.model.group().rank() > 0 || left == 0 {
+        if self.policy.model.group().rank() > 0 || kept.step >= self.total_steps {
             return;
         }
         let g = &self.config.generator;
         let batch = self.config.trainer.train_batch_size as u64;
+        let algorithm = &self.config.trainer.algorithm;
+        let filter = (algorithm.dynamic_sampling.kind == Some(DynamicSamplingKind::Filter)).then(|| Filter {
+            tolerance: algorithm.zero_variance_filter_tol,
+            choice: self.choice(),
+            batches: algorithm.dynamic_sampling,
+        });
         let work = Work {
             prompts: Arc::clone(&self.train),
             players: sampler.players(g.sampling_params.clone()),
@@ -341,9 +347,10 @@ impl Loop {
             batch,
             samples: g.n_samples_per_prompt,
             in_flight: g.in_flight,
+            total_steps: self.total_steps,
+            filter,
         };
-        // What no step would use is not played.
-        let places = kept.position.upcoming().take(usize::try_from(left.saturating_mul(batch)).unwrap_or(usize::MAX));
+        let places = kept.position.upcoming();
         let at = (kept.position.used(), kept.step);
         self.pipeline = Some(Pipeline::start(work, background, places, at, &self.runtime, &self.cancel));
     }

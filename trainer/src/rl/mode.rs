@@ -99,11 +99,6 @@ pub(crate) fn check(
         );
         return wrong("fully_async.num_parallel_generation_workers", expected, workers.to_string());
     }
-    if let Some(kind) = algorithm.dynamic_sampling.kind {
-        let expected = "nothing: groups without a signal are not sampled again while others train; set \
-                        `trainer.algorithm.zero_variance_filter = true` to leave them out, or `trainer.mode = \"sync\"`";
-        return wrong("algorithm.dynamic_sampling.type", expected.to_owned(), format!("{kind:?}").to_lowercase());
-    }
     let corrected = algorithm.off_policy_correction.is_active()
         || matches!(
             algorithm.policy_loss_type,

@@ -2,8 +2,9 @@
 //!
 //! Groups of rollouts are played while the trainer computes, so a group may be older than the policy that trains on it. A
 //! group that starts while version `v` is the newest trains at most `S` versions later if the update of version `v + S`
-//! takes it: that is its deadline. Nothing that was sampled is thrown away; the bound is kept by what may start and by what
-//! trains first. With batches of `B` groups:
+//! takes it: that is its deadline. Nothing that was sampled is thrown away for its age; the bound is kept by what may start
+//! and by what trains first. A group that is dropped for another reason leaves room for one that starts later, so it harms
+//! no deadline. With batches of `B` groups:
 //!
 //! - **Admission.** While a version is the newest, at most `B (S + 1)` groups are started and not yet trained on: the
 //!   capacity of SkyRL's fully asynchronous trainer and of AReaL (arXiv:2505.24298, sec. 5.1).

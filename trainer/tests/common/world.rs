@@ -290,6 +290,8 @@ pub(crate) struct StubOptions {
     pub(crate) slow: Option<Slow>,
     /// Prompts that hold this word fail.
     pub(crate) failing: Option<String>,
+    /// Prompts that hold this word are answered with the same letter every time.
+    pub(crate) flat: Option<&'static str>,
 }
 
 /// Prompts that take as many versions as they may. So that this is exact, a version ends only after all requests that may
@@ -371,7 +373,8 @@ impl InferenceEngine for StubEngine {
         let source = seed::nth(request.sampling.seed.unwrap_or_default(), by_version);
         // Letters of both cases, so that rewards differ.
         let letter = |i: u32| 65 + (seed::nth(source, u64::from(i)) % 58) as u32;
-        let tokens: Vec<u32> = (0..count).map(letter).collect();
+        let flat = self.options.flat.is_some_and(|word| text.contains(word));
+        let tokens: Vec<u32> = (0..count).map(|i| if flat { 97 } else { letter(i) }).collect();
         let versions = if begun == ended { vec![(0, begun)] } else { vec![(0, begun), (count / 2, ended)] };
         Ok(vec![Generation {
             text: Tokenizer::bytes().decode(&tokens),
