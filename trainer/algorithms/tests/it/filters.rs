@@ -24,6 +24,7 @@ fn keep(rows: &[Row], credit: TreeCredit) -> (Vec<bool>, usize) {
 fn graded_rewards_are_judged_by_their_differences() {
     assert!(!carries_signal(2, &[0.5, 0.5], 1e-6));
     assert!(carries_signal(2, &[0.4, 0.6], 1e-6));
+    assert!(!carries_signal(2, &[0.25, 0.5], 0.25), "a difference must be larger than the tolerance");
     assert!(!carries_signal(3, &[0.1 + 0.2, 0.3, 0.3], 1e-6));
     assert!(carries_signal(1, &[0.5], 1e-6), "a single sample has nothing to differ from");
     assert!(!carries_signal(8, &[0.5], 1e-6), "the only one that did not fail has nothing to compare with");

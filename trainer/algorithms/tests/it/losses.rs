@@ -3,6 +3,7 @@
 use espalier_algorithms::config::{ClipCovConfig, DppoKind, KlCovConfig};
 use espalier_algorithms::losses::covariance::{ClipCov, KlCov};
 use espalier_algorithms::losses::dppo::Dppo;
+use espalier_algorithms::losses::gspo::Gspo;
 use espalier_algorithms::losses::likelihood::{CrossEntropy, ImportanceSampling};
 use espalier_algorithms::losses::ppo::{ClipRange, DualClip, Regular};
 use espalier_algorithms::losses::sapo::Sapo;
@@ -75,6 +76,14 @@ fn dppo_stays_finite_where_a_probability_is_one() {
 }
 
 #[test]
+fn the_ratio_of_a_row_under_gspo_grows_up_to_its_bound() {
+    // With a negative advantage the clip leaves large ratios alone.
+    let loss = Gspo { range: RANGE };
+    assert_close(&[token(&loss, 2.0, -1.0), token(&loss, 9.0, -1.0)], &[2.0_f64.exp(), 9.0_f64.exp()], 1e-9);
+    assert_close(&[token(&loss, 12.0, -1.0)], &[10.0_f64.exp()], 1e-9);
+}
+
+#[test]
 fn rollout_is_gives_tokens_out_of_range_no_gradient() {
     let batch = Batch::token(0.5, 1.0);
     let result = batch.run(&RolloutIs { range: RANGE });
@@ -137,6 +146,23 @@ fn clip_cov_detaches_only_candidates() {
     let narrow = ClipCovConfig { clip_cov_lb: 4.0, ..choice };
     let result = batch.run(&ClipCov { range: RANGE, choice: narrow, seed: 0 });
     assert_close(&result.gradient, &[-3.0, 0.0, 0.0, 0.0], 1e-12);
+    let low = ClipCovConfig { clip_cov_ub: 2.0, ..choice };
+    let result = batch.run(&ClipCov { range: RANGE, choice: low, seed: 0 });
+    assert_close(&result.gradient, &[-3.0, 0.0, 0.0, 0.0], 1e-12);
+}
+
+#[test]
+fn a_choice_by_covariance_takes_one_token_at_least() {
+    let batch = Batch::random(3, &[4, 3]);
+    let clip_cov = ClipCovConfig { clip_ratio: 1e-6, clip_cov_lb: -1e9, clip_cov_ub: 1e9 };
+    let kl_cov = KlCovConfig { kl_cov_frac: 1e-6, ppo_kl_coef: 1.0 };
+    let clip_cov = ClipCov { range: ClipRange { low: 1.0, high: 1e9 }, choice: clip_cov, seed: 0 };
+    let losses: [&dyn PolicyLoss; 2] = [&clip_cov, &KlCov { choice: kl_cov, seed: 0 }];
+    for loss in losses {
+        let flags = batch.with_input(|input| select_tokens(loss, input)).unwrap().unwrap();
+        let chosen = Vec::<bool>::try_from(flags).unwrap().into_iter().filter(|&flag| flag).count();
+        assert_eq!(chosen, 1, "{}", loss.name());
+    }
 }
 
 #[test]
