@@ -456,6 +456,35 @@ fn hostile_answers_end_within_the_budget_and_are_wrong() {
 }
 
 #[test]
+fn a_chain_without_brackets_is_no_deeper_than_they() {
+    let truth = Truth::read("5").unwrap();
+    for answer in [
+        format!("{}1", "1/".repeat(4000)),
+        format!("{}1", r"1\div -".repeat(900)),
+        format!("5{}", r"\%".repeat(4000)),
+        format!("5{}", "%".repeat(8000)),
+        format!("x{}", "!".repeat(8000)),
+        format!("x{}", r"^\circ".repeat(1300)),
+        format!("x{}", "^2".repeat(4000)),
+        format!("x{}", r"\bmod 2".repeat(900)),
+        format!("(1,2){}", r"\setminus\{1\}".repeat(400)),
+        format!("(1,2){}", r"\cap(1,3)".repeat(700)),
+        format!("(x+1){}", r"\text{ degrees}".repeat(500)),
+    ] {
+        let verdict = truth.check(&answer);
+        let short: String = answer.chars().take(30).collect();
+        assert_eq!(verdict.reason.name(), "over_budget", "`{short}`");
+        assert!(matches!(Truth::read(&answer), Err(TruthError::Unread { .. })), "`{short}`");
+    }
+    // Chains that people write are read, and calculated in as little room as any other formula.
+    for (answer, times) in [("!", 180), (r"\%", 180), ("/1", 180), (r"^{2}", 40)] {
+        let verdict = truth.check(&format!("x{}", answer.repeat(times)));
+        assert!(!verdict.equal);
+    }
+    assert!(equal("1/2/2/2", r"\frac{1}{8}"));
+}
+
+#[test]
 fn over_the_budget_is_told_from_wrong() {
     let truth = Truth::read("5").unwrap();
     for answer in [format!("{}5{}", "(".repeat(10_000), ")".repeat(10_000)), "((x+1)^{31}+1)^{31}".to_owned()] {

@@ -3,6 +3,7 @@
 //! Each test runs in a process of its own that knows its input and not what is expected. Whether it passed is decided
 //! here. `compat = "skyrl"` takes the answer from the response as skyrl-gym does and compares nested tuples as it does.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -281,13 +282,25 @@ impl Episode {
 /// Digits from which an integer is kept out of the literal: a literal may have fewer than a value.
 const MANY_DIGITS: usize = 1000;
 
+/// A text that does not occur in another, in one pass over it: `integer 0~`, with the first number that is free.
+fn unused_mark(text: &str) -> String {
+    const MARK: &str = "integer ";
+    let taken: HashSet<usize> = text
+        .match_indices(MARK)
+        .filter_map(|(at, _)| {
+            let rest = &text[at + MARK.len()..];
+            let digits = rest.bytes().take(20).take_while(u8::is_ascii_digit).count();
+            rest[..digits].parse().ok()
+        })
+        .collect();
+    let free = (0..=taken.len()).find(|number| !taken.contains(number)).unwrap_or_default();
+    format!("{MARK}{free}~")
+}
+
 /// What a function returned. An integer of more digits than a literal may have stands in it as a text that occurs
 /// nowhere else, and takes its place again in the value.
 fn returned(text: &str) -> Option<Data> {
-    let mut mark = "integer ".to_owned();
-    while text.contains(&mark) {
-        mark.push('~');
-    }
+    let mark = unused_mark(text);
     let mut integers = Vec::new();
     let mut short = String::new();
     let mut rest = text;
@@ -409,5 +422,23 @@ fn shortened(text: &str) -> String {
     match text.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_of_long_integers_is_found_in_one_pass() {
+        assert_eq!(unused_mark("[1, 'integer ']"), "integer 0~");
+        assert_eq!(unused_mark("['integer 0~', 'integer 2', 'integer 99999999999999999999999']"), "integer 1~");
+        // A mark that grows by one with every look at the text would take minutes.
+        let many: String = (0..300_000).map(|number| format!("integer {number}~")).collect();
+        assert_eq!(unused_mark(&many), "integer 300000~");
+        let integer = "7".repeat(MANY_DIGITS + 1);
+        let value = returned(&format!("['integer {}', 'integer 0~0', -{integer}]", "~".repeat(400_000)));
+        let Some(Data::List(items)) = value else { panic!("a list") };
+        assert_eq!(items[1..], [Data::Str("integer 0~0".to_owned()), Data::BigInt(format!("-{integer}"))]);
     }
 }

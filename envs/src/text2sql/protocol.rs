@@ -25,11 +25,15 @@ const THOUGHT_END: &str = "</think>";
 const QUERY: &str = "<sql>";
 const QUERY_END: &str = "</sql>";
 
+/// Tags of a turn that may stand open.
+const MOST_UNCLOSED: u32 = 64;
+
 fn pattern(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a pattern of ours")
 }
 
 static SQL: LazyLock<Regex> = LazyLock::new(|| pattern("(?s)<sql>(.*?)</sql>"));
+static ANY: LazyLock<Regex> = LazyLock::new(|| pattern("</?think>|<sql>|</?solution>"));
 static THOUGHT: LazyLock<Regex> = LazyLock::new(|| pattern("(?s)<think>(.*?)</think>"));
 static TAG: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?i)</?(think|sql|observation)\b"));
 static OBSERVATION_END: LazyLock<Regex> = LazyLock::new(|| pattern("(?i)</observation>"));
@@ -77,26 +81,30 @@ impl<'a> Turn<'a> {
     pub(super) fn read(text: &'a str) -> Self {
         let mut turn = Self::default();
         let mut at = 0;
-        while let Some((start, tag)) = first_of(&text[at..], &[THINK, THOUGHT_END, QUERY, OPEN, CLOSE]) {
-            let start = at + start;
-            at = start + tag.len();
+        let last_thought = text.rfind(THOUGHT_END);
+        let mut unclosed = 0;
+        while let Some(found) = ANY.find_at(text, at) {
+            let (start, tag) = (found.start(), found.as_str());
+            at = found.end();
             let behind = &text[at..];
             match tag {
                 THINK => {
-                    if let Some(length) = behind.find(THOUGHT_END) {
+                    if last_thought.is_some_and(|last| last >= at)
+                        && let Some(length) = behind.find(THOUGHT_END)
+                    {
                         turn.thinks = true;
                         at += length + THOUGHT_END.len();
                     }
                 }
                 THOUGHT_END if !turn.thinks => turn = Self::default(),
                 QUERY => {
-                    if let Some(query) = enclosed(behind, QUERY_END, &[QUERY, OPEN]) {
+                    if let Some(query) = enclosed(behind, QUERY_END, &[QUERY, OPEN], &mut unclosed) {
                         turn.query.get_or_insert(query);
                         at += query.len() + QUERY_END.len();
                     }
                 }
                 OPEN => {
-                    let inside = enclosed(behind, CLOSE, &[OPEN]);
+                    let inside = enclosed(behind, CLOSE, &[OPEN], &mut unclosed);
                     at += inside.map_or(0, |inside| inside.len() + CLOSE.len());
                     turn.solutions.push((start, inside));
                     turn.ends = 0;
@@ -114,17 +122,22 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// The first of these tags, whatever it stands in.
-fn first_of<'t>(text: &str, tags: &[&'t str]) -> Option<(usize, &'t str)> {
-    tags.iter().filter_map(|tag| Some((text.find(tag)?, *tag))).min_by_key(|(at, _)| *at)
-}
-
 /// What stands before the tag that closes it: the first outside SQL's quotes, or the first where all stand in quotes
 /// (of which one was not meant as such). Nothing where another of `opening` comes first: then this one is not closed.
-fn enclosed<'a>(text: &'a str, close: &str, opening: &[&str]) -> Option<&'a str> {
-    let end = quoting::find(text, &[close]).map(|(at, _)| at).or_else(|| text.find(close))?;
-    let inside = &text[..end];
-    quoting::find(inside, opening).is_none().then_some(inside)
+///
+/// A text in which nothing closes is read to its end, and again for the next tag, so `unclosed` counts those: behind
+/// the last one that is allowed, none is closed.
+fn enclosed<'a>(text: &'a str, close: &str, opening: &[&str], unclosed: &mut u32) -> Option<&'a str> {
+    if *unclosed >= MOST_UNCLOSED {
+        return None;
+    }
+    let outside = quoting::find(text, &[close]).map(|(at, _)| at);
+    let inside = outside.or_else(|| text.find(close)).map(|end| &text[..end]);
+    let inside = inside.filter(|inside| quoting::find(inside, opening).is_none());
+    if outside.is_none() || inside.is_none() {
+        *unclosed += 1;
+    }
+    inside
 }
 
 /// A query without the fence that chat models put around code: "```sql", a line for the query, "```".
@@ -290,6 +303,24 @@ mod tests {
         let turn = "<think>so</think><solution>SELECT 'a</solution> is not b' what I mean";
         assert_eq!(read(&[turn]), Ok("SELECT 'a".to_owned()));
         assert_eq!(read(&["<think>a</think><solution>SELECT 'a <sql> b</solution>"]), Err(Fault::TagInside));
+    }
+
+    #[test]
+    fn tags_that_nothing_closes_are_read_in_one_pass() {
+        // A reading that starts again at every tag would take minutes for each of these.
+        let many = 300_000;
+        let think = "<think>a</think>";
+        for (opened, fault) in [
+            (format!("{think}{}SELECT 1</solution>", OPEN.repeat(many)), Fault::SeveralSolutions),
+            (format!("{think}<solution>{}", "'</solution>".repeat(many)), Fault::NotClosed),
+            (format!("{think}{}", "<sql>'</sql>'".repeat(many)), Fault::NoSolution),
+            (format!("{think}{}<solution>SELECT 1", THINK.repeat(many)), Fault::NotClosed),
+            (format!("{}<solution>SELECT 1</solution>", CLOSE.repeat(many)), Fault::NoThought),
+        ] {
+            assert_eq!(read(&[&opened]), Err(fault), "{}", &opened[..40]);
+        }
+        let turn = format!("{}{think}<solution>SELECT 1</solution>", "</think>".repeat(many));
+        assert_eq!(read(&[&turn]), Ok("SELECT 1".to_owned()));
     }
 
     #[test]

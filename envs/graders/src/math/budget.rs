@@ -19,6 +19,14 @@ pub struct Limits {
     pub terms: usize,
 }
 
+impl Limits {
+    /// Most nodes of a formula within each other. One level of brackets may hold a sum of products of powers, so this is
+    /// four times the nesting that may be written; chains that need no bracket (`1/1/1`, `5!!!`) end here.
+    pub(super) fn height(&self) -> u32 {
+        self.depth.saturating_mul(4)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self { steps: 400_000, length: 8192, depth: 48, bits: 32_768, terms: 2000 }

@@ -11,7 +11,7 @@ impl Parser<'_> {
     pub(super) fn fraction(&mut self) -> Result<Node, Stop> {
         let top = self.half()?;
         let bottom = self.half()?;
-        Ok(Node::Div(Box::new(top), Box::new(bottom)))
+        self.div(top, bottom)
     }
 
     pub(super) fn root(&mut self) -> Result<Node, Stop> {
@@ -25,8 +25,8 @@ impl Parser<'_> {
             integer(2)
         };
         let inside = self.argument_plain()?;
-        let exponent = Node::Div(Box::new(integer(1)), Box::new(degree));
-        Ok(Node::Pow(Box::new(inside), Box::new(exponent)))
+        let exponent = self.div(integer(1), degree)?;
+        self.pow(inside, exponent)
     }
 
     /// The arguments of a function whose name was read.
@@ -59,7 +59,7 @@ impl Parser<'_> {
         }
         let mut arguments = if self.sees_sign('(') || self.sees_sign('{') || self.sees_sign('[') {
             match self.argument_plain()? {
-                Node::Tuple { items, .. } | Node::Set(items) => items,
+                Node::Tuple { items, .. } | Node::Set(items) => items.into_vec(),
                 single => vec![single],
             }
         } else {
@@ -74,11 +74,11 @@ impl Parser<'_> {
                 None => self.bare_log = true,
             }
         }
-        let call = Node::Call(function, arguments);
-        Ok(match exponent {
-            Some(exponent) => Node::Pow(Box::new(call), Box::new(exponent)),
-            None => call,
-        })
+        let call = Node::Call(function, self.children(arguments)?);
+        match exponent {
+            Some(exponent) => self.pow(call, exponent),
+            None => Ok(call),
+        }
     }
 
     /// `\sin 3x` takes all of `3x`, and ends before the next function.
@@ -98,7 +98,7 @@ impl Parser<'_> {
             }
             factors.push(self.factor()?);
         }
-        let node = if factors.len() == 1 { factors.swap_remove(0) } else { Node::Mul(factors) };
-        Ok(if negative { Node::Neg(Box::new(node)) } else { node })
+        let node = if factors.len() == 1 { factors.swap_remove(0) } else { Node::Mul(self.children(factors)?) };
+        if negative { self.neg(node) } else { Ok(node) }
     }
 }

@@ -1,6 +1,6 @@
 //! What stands between two signs: groups, tuples, intervals, sets, bars, matrices.
 
-use super::super::ast::{Function, Node};
+use super::super::ast::{Children, Function, Node};
 use super::super::budget::Stop;
 use super::Parser;
 
@@ -23,7 +23,7 @@ impl Parser<'_> {
         if items.len() == 1 && ((open == '(') == (close == ')')) {
             return Ok(items.swap_remove(0));
         }
-        Ok(Node::Tuple { open, close, items })
+        Ok(Node::Tuple { open, close, items: self.children(items)? })
     }
 
     /// What follows a `{`.
@@ -44,22 +44,22 @@ impl Parser<'_> {
             let top = items.swap_remove(0);
             let bottom = self.sum()?;
             items.push(if choose {
-                Node::Call(Function::Binomial, vec![top, bottom])
+                Node::Call(Function::Binomial, self.children(vec![top, bottom])?)
             } else {
-                Node::Div(Box::new(top), Box::new(bottom))
+                self.div(top, bottom)?
             });
         }
         self.bars = bars;
         if !self.eat_sign('}') {
             return Err(self.expected("`}`"));
         }
-        Ok(if items.len() == 1 { items.swap_remove(0) } else { Node::Set(items) })
+        Ok(if items.len() == 1 { items.swap_remove(0) } else { Node::Set(self.children(items)?) })
     }
 
     /// What follows a `\{`: members, or a condition behind a bar.
     pub(super) fn set(&mut self) -> Result<Node, Stop> {
         if self.eat_command(&["}", "rbrace"]) {
-            return Ok(Node::Set(Vec::new()));
+            return Ok(Node::Set(Children::default()));
         }
         let bars = std::mem::replace(&mut self.bars, 1);
         let mut items = vec![self.relation()?];
@@ -78,7 +78,7 @@ impl Parser<'_> {
         if !self.eat_command(&["}", "rbrace"]) {
             return Err(self.expected(r"`\}`"));
         }
-        Ok(Node::Set(items))
+        Ok(Node::Set(self.children(items)?))
     }
 
     pub(super) fn fence(&mut self, name: &str) -> Result<Node, Stop> {
@@ -95,7 +95,7 @@ impl Parser<'_> {
         self.bars = bars;
         let inside = inside?;
         if self.eat_command(&[close]) {
-            Ok(Node::Call(function, vec![inside]))
+            Ok(Node::Call(function, self.children(vec![inside])?))
         } else {
             Err(self.expected("the closing bar"))
         }
@@ -109,7 +109,7 @@ impl Parser<'_> {
         if !self.eat_command(&["rangle"]) {
             return Err(self.expected(r"`\rangle`"));
         }
-        Ok(Node::Tuple { open: '(', close: ')', items })
+        Ok(Node::Tuple { open: '(', close: ')', items: self.children(items)? })
     }
 
     /// What follows a `\begin`.
@@ -143,6 +143,10 @@ impl Parser<'_> {
         if rows.is_empty() {
             return Err(self.expected("a matrix with cells"));
         }
-        Ok(Node::Matrix { determinant: name == "vmatrix", rows })
+        let mut cells = Vec::with_capacity(rows.len());
+        for row in rows {
+            cells.push(self.children(row)?);
+        }
+        Ok(Node::Matrix { determinant: name == "vmatrix", rows: cells })
     }
 }

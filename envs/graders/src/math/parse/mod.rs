@@ -1,7 +1,8 @@
 //! From tokens to a formula: lists, relations, sets, sums and products. [`operand`] reads what stands between the signs,
 //! [`call`] fractions, roots and functions, [`enclosed`] what stands in brackets.
 //!
-//! Nesting is bounded by [`super::budget::Limits::depth`] and every token is consumed once, so reading is linear.
+//! Nesting is bounded by [`super::budget::Limits::depth`], the formula that is read by what [`super::ast`] says, and
+//! every token is consumed once, so reading is linear.
 
 mod call;
 mod enclosed;
@@ -9,7 +10,7 @@ mod operand;
 
 use num_rational::BigRational;
 
-use super::ast::{Node, Relation};
+use super::ast::{Child, Children, Node, Relation};
 use super::budget::{Budget, Stop};
 use super::lex::{self, Kind, Token};
 use super::words;
@@ -87,6 +88,34 @@ impl Parser<'_> {
         found
     }
 
+    fn child(&self, node: Node) -> Result<Child, Stop> {
+        Child::new(node, self.budget)
+    }
+
+    fn children(&self, nodes: Vec<Node>) -> Result<Children, Stop> {
+        Children::new(nodes, self.budget)
+    }
+
+    fn neg(&self, node: Node) -> Result<Node, Stop> {
+        Ok(Node::Neg(self.child(node)?))
+    }
+
+    fn div(&self, top: Node, bottom: Node) -> Result<Node, Stop> {
+        Ok(Node::Div(self.child(top)?, self.child(bottom)?))
+    }
+
+    fn pow(&self, base: Node, exponent: Node) -> Result<Node, Stop> {
+        Ok(Node::Pow(self.child(base)?, self.child(exponent)?))
+    }
+
+    fn times(&self, left: Node, right: Node) -> Result<Node, Stop> {
+        if let Node::Mul(mut factors) = left {
+            factors.push(right, self.budget)?;
+            return Ok(Node::Mul(factors));
+        }
+        Ok(Node::Mul(self.children(vec![left, right])?))
+    }
+
     /// What separates the members of a list outside brackets.
     fn separator(&mut self, inner: bool) -> bool {
         let mut found = false;
@@ -120,7 +149,7 @@ impl Parser<'_> {
             }
             items.push(self.relation()?);
         }
-        Ok(if items.len() == 1 { items.swap_remove(0) } else { Node::List(items) })
+        Ok(if items.len() == 1 { items.swap_remove(0) } else { Node::List(self.children(items)?) })
     }
 
     fn relation_sign(&mut self) -> Option<Relation> {
@@ -160,7 +189,7 @@ impl Parser<'_> {
             signs.push(sign);
             sides.push(self.union()?);
         }
-        Ok(if signs.is_empty() { sides.swap_remove(0) } else { Node::Relation(sides, signs) })
+        Ok(if signs.is_empty() { sides.swap_remove(0) } else { Node::Relation(self.children(sides)?, signs) })
     }
 
     fn union(&mut self) -> Result<Node, Stop> {
@@ -173,16 +202,19 @@ impl Parser<'_> {
                 })
             {
                 let next = self.ratio()?;
-                match &mut node {
-                    Node::Union(parts) => parts.push(next),
-                    _ => node = Node::Union(vec![node, next]),
-                }
+                node = match node {
+                    Node::Union(mut parts) => {
+                        parts.push(next, self.budget)?;
+                        Node::Union(parts)
+                    }
+                    first => Node::Union(self.children(vec![first, next])?),
+                };
             } else if self.eat_command(&["cap"]) {
                 let next = self.ratio()?;
-                node = Node::Intersection(vec![node, next]);
+                node = Node::Intersection(self.children(vec![node, next])?);
             } else if self.eat_command(&["setminus", "backslash", "smallsetminus"]) {
                 let next = self.ratio()?;
-                node = Node::Minus(Box::new(node), Box::new(next));
+                node = Node::Minus(self.child(node)?, self.child(next)?);
             } else {
                 return Ok(node);
             }
@@ -198,7 +230,7 @@ impl Parser<'_> {
             self.at += 1;
             parts.push(self.sum()?);
         }
-        Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Node::Ratio(parts) })
+        Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Node::Ratio(self.children(parts)?) })
     }
 
     /// A sign before a term: negative, or one of `\pm` and `\mp`.
@@ -242,14 +274,14 @@ impl Parser<'_> {
             }
             let mut term = self.product()?;
             if negative {
-                term = Node::Neg(Box::new(term));
+                term = self.neg(term)?;
             }
             if let Some(plus) = either {
-                term = Node::PlusMinus { plus, value: Box::new(term) };
+                term = Node::PlusMinus { plus, value: self.child(term)? };
             }
             terms.push(term);
         }
-        Ok(if terms.len() == 1 { terms.swap_remove(0) } else { Node::Add(terms) })
+        Ok(if terms.len() == 1 { terms.swap_remove(0) } else { Node::Add(self.children(terms)?) })
     }
 
     fn product(&mut self) -> Result<Node, Stop> {
@@ -264,13 +296,14 @@ impl Parser<'_> {
             if self.eat_sign('*') || self.eat_command(&["cdot", "times", "ast", "bullet"]) {
                 let negative = self.eat_sign('-');
                 let next = self.factor()?;
-                node = times(node, if negative { Node::Neg(Box::new(next)) } else { next });
+                let next = if negative { self.neg(next)? } else { next };
+                node = self.times(node, next)?;
             } else if self.eat_sign('/') || self.eat_command(&["div"]) {
                 let negative = self.eat_sign('-');
                 let next = self.factor()?;
-                node = Node::Div(Box::new(node), Box::new(next));
+                node = self.div(node, next)?;
                 if negative {
-                    node = Node::Neg(Box::new(node));
+                    node = self.neg(node)?;
                 }
             } else if self.unit(&mut node)? {
             } else if self.starts_operand() {
@@ -286,9 +319,9 @@ impl Parser<'_> {
                     (Node::Number(whole), Node::Div(top, bottom))
                         if is_fraction(before.as_ref()) && whole.is_integer() && proper(top, bottom) =>
                     {
-                        Node::Add(vec![node, next])
+                        Node::Add(self.children(vec![node, next])?)
                     }
-                    _ => times(node, next),
+                    _ => self.times(node, next)?,
                 };
             } else {
                 return Ok(node);
@@ -302,7 +335,8 @@ impl Parser<'_> {
         if self.eat_sign('/') {
             let bottom = self.factor()?;
             if proper(&top, &bottom) {
-                return Ok(Node::Add(vec![whole, Node::Div(Box::new(top), Box::new(bottom))]));
+                let fraction = self.div(top, bottom)?;
+                return Ok(Node::Add(self.children(vec![whole, fraction])?));
             }
         }
         Err(self.expected("an operator between two numbers"))
@@ -338,7 +372,7 @@ impl Parser<'_> {
                     self.budget.number(value.numer().bits() + value.denom().bits() + factor.numer().bits())?;
                     Node::Number(value * factor)
                 }
-                other => times(other, Node::Number(factor)),
+                other => self.times(other, Node::Number(factor))?,
             };
             if word.is_empty() {
                 return Ok(true);
@@ -346,11 +380,11 @@ impl Parser<'_> {
         }
         match word {
             "degree" | "degrees" | "deg" | "^\\circ" => {
-                *node = Node::Degree(Box::new(std::mem::replace(node, Node::Infinity)));
+                *node = Node::Degree(self.child(std::mem::replace(node, Node::Infinity))?);
                 return Ok(true);
             }
             "percent" | "\\%" | "%" => {
-                *node = Node::Percent(Box::new(std::mem::replace(node, Node::Infinity)));
+                *node = Node::Percent(self.child(std::mem::replace(node, Node::Infinity))?);
                 return Ok(true);
             }
             _ => {}
@@ -385,16 +419,6 @@ enum Sign {
     Plus,
     Minus,
     Either { plus: bool },
-}
-
-fn times(left: Node, right: Node) -> Node {
-    match left {
-        Node::Mul(mut factors) => {
-            factors.push(right);
-            Node::Mul(factors)
-        }
-        left => Node::Mul(vec![left, right]),
-    }
 }
 
 fn is_fraction(token: Option<&Kind>) -> bool {

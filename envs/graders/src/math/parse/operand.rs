@@ -5,7 +5,7 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{One, Zero};
 
-use super::super::ast::{Function, Node};
+use super::super::ast::{Children, Function, Node};
 use super::super::budget::Stop;
 use super::super::lex::{self, Kind};
 use super::super::rational;
@@ -124,7 +124,7 @@ impl Parser<'_> {
         loop {
             if self.eat_sign('^') {
                 if self.degree_mark() {
-                    node = Node::Degree(Box::new(node));
+                    node = Node::Degree(self.child(node)?);
                     continue;
                 }
                 if self.eat_command(&["prime"]) {
@@ -132,23 +132,23 @@ impl Parser<'_> {
                     continue;
                 }
                 let exponent = self.argument()?;
-                node = Node::Pow(Box::new(node), Box::new(exponent));
+                node = self.pow(node, exponent)?;
             } else if self.eat_command(&["degree", "circ"]) {
-                node = Node::Degree(Box::new(node));
+                node = Node::Degree(self.child(node)?);
             } else if self.eat_sign('%') || self.eat_command(&["%"]) {
-                node = Node::Percent(Box::new(node));
+                node = Node::Percent(self.child(node)?);
             } else if self.eat_command(&["squared"]) {
-                node = Node::Pow(Box::new(node), Box::new(integer(2)));
+                node = self.pow(node, integer(2))?;
             } else if self.eat_command(&["cubed"]) {
-                node = Node::Pow(Box::new(node), Box::new(integer(3)));
+                node = self.pow(node, integer(3))?;
             } else if self.sees_sign('!') {
                 self.at += 1;
-                node = Node::Call(Function::Factorial, vec![node]);
+                node = Node::Call(Function::Factorial, self.children(vec![node])?);
             } else if self.eat_sign('\'') {
                 node = primed(node);
             } else if self.eat_command(&["pmod", "bmod", "mod"]) {
                 let modulus = self.argument()?;
-                node = Node::Call(Function::Mod, vec![node, modulus]);
+                node = Node::Call(Function::Mod, self.children(vec![node, modulus])?);
             } else if self.sees_sign('_') {
                 self.at += 1;
                 let below = self.raw()?;
@@ -192,12 +192,12 @@ impl Parser<'_> {
         let node = if self.sees_sign('^') && negative || self.sees_sign('^') && !self.degrees_follow() {
             self.at += 1;
             let exponent = self.argument()?;
-            Node::Pow(Box::new(node), Box::new(exponent))
+            self.pow(node, exponent)?
         } else {
             node
         };
         self.depth -= 1;
-        Ok(if negative { Node::Neg(Box::new(node)) } else { node })
+        if negative { self.neg(node) } else { Ok(node) }
     }
 
     fn degrees_follow(&self) -> bool {
@@ -308,7 +308,7 @@ impl Parser<'_> {
                     if !self.eat_sign('|') {
                         return Err(self.expected("`|`"));
                     }
-                    Ok(Node::Call(Function::Abs, vec![inside]))
+                    Ok(Node::Call(Function::Abs, self.children(vec![inside])?))
                 }
                 '?' | '@' | '#' | '&' | '"' | '`' => Err(self.expected("a number or an expression")),
                 c if c.is_alphabetic() => {
@@ -416,7 +416,7 @@ impl Parser<'_> {
         if matches!(first, "f" | "g" | "h") && (braced || self.sees_sign('(') && !self.spaced()) {
             let arguments = match self.argument_plain()? {
                 Node::Tuple { items, .. } => items,
-                single => vec![single],
+                single => self.children(vec![single])?,
             };
             return Ok(Node::Call(Function::Named(first.to_owned()), arguments));
         }
@@ -450,11 +450,11 @@ impl Parser<'_> {
                 let set = self.raw()?;
                 Ok(if set == "R" { Node::Reals } else { Node::Symbol(format!("set {set}")) })
             }
-            "emptyset" | "varnothing" => Ok(Node::Set(Vec::new())),
+            "emptyset" | "varnothing" => Ok(Node::Set(Children::default())),
             "binom" | "dbinom" | "tbinom" => {
                 let top = self.half()?;
                 let bottom = self.half()?;
-                Ok(Node::Call(Function::Binomial, vec![top, bottom]))
+                Ok(Node::Call(Function::Binomial, self.children(vec![top, bottom])?))
             }
             "{" | "lbrace" => self.set(),
             "lvert" | "lVert" | "|" | "lfloor" | "lceil" | "vert" => self.fence(name),
