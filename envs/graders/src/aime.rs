@@ -31,13 +31,23 @@ static ANSWER: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?i)Answer\s*:\s*([^\n<]+)").unwrap()
 });
 
+/// `**Answer**: 5` too.
+static EMPHASISED: LazyLock<Regex> = LazyLock::new(|| {
+    // A constant pattern, compiled by every test of this module.
+    Regex::new(r"(?i)Answer\s*(?:\*\*?|__?)?\s*:\s*([^\n<]+)").unwrap()
+});
+
 /// What the last `Answer:` of a response announces, as it is written.
 pub fn stated(response: &str, reading: Reading) -> Option<&str> {
     let text = match reading {
         Reading::Whole => response,
         Reading::Tail => tail(response, TAIL),
     };
-    ANSWER.captures_iter(text).last().and_then(|found| found.get(1)).map(|answer| answer.as_str())
+    let pattern = match reading {
+        Reading::Whole => &EMPHASISED,
+        Reading::Tail => &ANSWER,
+    };
+    pattern.captures_iter(text).last().and_then(|found| found.get(1)).map(|answer| answer.as_str())
 }
 
 /// Whether a response is right as skyrl-gym's `aime` sees it, and what it was taken to have answered.
@@ -60,12 +70,8 @@ pub fn strict_box(response: &str, truth: &str) -> (bool, Option<String>) {
     (answer.as_deref() == Some(truth), answer)
 }
 
-/// Whether an announced answer is the truth: the same text once normalised, or equivalent.
+/// Whether an announced answer is the truth, by its meaning: the normaliser makes one text of `1,2,3` and 123.
 pub fn equal(answer: &str, truth: &math::Truth) -> math::Verdict {
-    let normal = normalised(answer);
-    if !normal.is_empty() && normal == normalised(truth.text()) {
-        return math::Verdict { equal: true, reason: math::Reason::Text, steps: 0 };
-    }
     let answer = answer.trim().trim_matches('*').trim();
     truth.check(math::last_boxed(answer).unwrap_or(answer))
 }

@@ -7,6 +7,10 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use crate::math;
+use crate::math::lex::{superscript, vulgar};
+use crate::math::words;
+
 /// A decimal number, or a fraction of two, as written in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Number {
@@ -145,10 +149,26 @@ fn digits(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Where a number's digits before its point end: `1,234,567`, `12,34,567` and `1234` are whole, of `1,23` only the 1.
+/// Separators of thousands that separate nothing else: those of LaTeX, and spaces that no keyboard has.
+const SEPARATORS: [&str; 9] = ["{,}", "{,\\!}", ",\\!", "\\,", "\\!", "_", "\u{a0}", "\u{2009}", "\u{202f}"];
+
+/// Where a number's digits before its point end: `1,234,567`, `12,34,567`, `1{,}234` and `1234` are whole, of `1,23` only
+/// the 1.
 fn whole_end(bytes: &[u8], first: usize) -> usize {
     let run = digits(&bytes[first..]);
     let mut end = first + run;
+    if (1..=3).contains(&run) {
+        let mut separated = end;
+        while let Some(separator) =
+            SEPARATORS.iter().find(|separator| bytes[separated..].starts_with(separator.as_bytes()))
+            && digits(&bytes[separated + separator.len()..]) == 3
+        {
+            separated += separator.len() + 3;
+        }
+        if separated > end {
+            return separated;
+        }
+    }
     let mut at = end;
     while (1..=3).contains(&run) && bytes.get(at) == Some(&b',') {
         let group = digits(&bytes[at + 1..]);
@@ -249,17 +269,175 @@ fn same(left: &Number, right: &Number) -> bool {
 }
 
 /// The answer of a worked solution: what the last `####` announces, or, where `flexible` is set and nothing does, the
-/// last number of the text.
+/// last number of the text. A line that states no one number (`18 or 19`, `18 + 2`, `not 18`) announces none.
 pub fn worked_answer(text: &str, flexible: bool) -> Option<Number> {
     if let Some(announced) = announced(text) {
         let line = announced.trim_start().lines().next().unwrap_or_default();
-        // `#### 3 * 5 = 15` announces 15.
-        let stated = line.rsplit_once('=').map_or(line, |(_, right)| right);
-        if let Some((number, ..)) = next_number(stated, 0).or_else(|| next_number(line, 0)) {
-            return Some(number);
+        if line.contains(|c: char| c.is_ascii_digit()) {
+            return stated(line);
         }
     }
     if flexible { numbers(text).pop() } else { None }
+}
+
+/// Longest line behind `####` that is read.
+const LONGEST_LINE: usize = 2000;
+
+/// Most calculations in a line.
+const MOST_SIDES: usize = 8;
+
+/// The number that a line states. `3 * 5 = 15` states 15, `5 * 3 = 15 = 18` nothing.
+fn stated(line: &str) -> Option<Number> {
+    let end = ["</", "<|"].iter().filter_map(|mark| line.find(mark)).min().unwrap_or(line.len());
+    let line = &line[..end];
+    if line.len() > LONGEST_LINE {
+        return None;
+    }
+    let Some((before, last)) = line.rsplit_once('=').filter(|(_, last)| last.contains(|c: char| c.is_ascii_digit()))
+    else {
+        return alone(line);
+    };
+    if before.matches('=').count() >= MOST_SIDES {
+        return None;
+    }
+    let number = alone(last)?;
+    let truth = math::Truth::read(last).ok()?;
+    // What starts with a letter is the name of the result.
+    let calculated = |side: &&str| !side.is_empty() && !side.starts_with(char::is_alphabetic);
+    let mut sides = before.split('=').map(|side| side.trim_start_matches(['*', '_', '`', ' ']).trim_end());
+    sides.all(|side| !calculated(&side) || truth.check(side).equal).then_some(number)
+}
+
+/// The number of a text that says nothing else: around it there may be markup, a currency, and words that leave the value
+/// as it is. Number words multiply it.
+fn alone(text: &str) -> Option<Number> {
+    let (mut number, start, mut end) = next_number(text, 0)?;
+    if !names(&text[..start]) {
+        return None;
+    }
+    if let Some((mixed, length)) = mixed(&number, &text[end..]) {
+        number = mixed;
+        end += length;
+    }
+    let rest = text[end..].trim_start_matches(['*', '_', '`', '$', '}', ' ', '\u{a0}']);
+    let (factor, words) = words::multiplied(rest);
+    if factor > 1 {
+        number.value = number.value.times(&Decimal::new(false, &factor.to_string(), "", 0))?;
+    }
+    follows(words, &number).then_some(number)
+}
+
+/// `1/2` or the sign for a half behind a whole number, as one number with it, and its length.
+fn mixed(whole: &Number, tail: &str) -> Option<(Number, usize)> {
+    if whole.over.is_some() || whole.percent {
+        return None;
+    }
+    let spaces = tail.len() - tail.trim_start_matches(' ').len();
+    let rest = &tail[spaces..];
+    let (top, bottom, length) = match rest.chars().next().and_then(|c| Some((vulgar(c)?, c.len_utf8()))) {
+        Some(((top, bottom), length)) => (i128::from(top), i128::from(bottom), length),
+        None => {
+            let top = digits(rest.as_bytes());
+            let bottom = digits(rest.get(top..)?.strip_prefix('/')?.as_bytes());
+            if spaces == 0 || !(1..=9).contains(&top) || !(1..=9).contains(&bottom) {
+                return None;
+            }
+            let length = top + 1 + bottom;
+            (rest[..top].parse().ok()?, rest[top + 1..length].parse().ok()?, length)
+        }
+    };
+    let (value, scale) = whole.value.parts()?;
+    if !(0..=9).contains(&scale) || top >= bottom {
+        return None;
+    }
+    let value = value * 10_i128.pow(scale as u32);
+    let sum = value.abs().checked_mul(bottom)?.checked_add(top)?;
+    let decimal = |value: i128, negative| Decimal::new(negative, &value.to_string(), "", 0);
+    let number = Number { value: decimal(sum, value < 0), over: Some(decimal(bottom, false)), percent: false };
+    Some((number, spaces + length))
+}
+
+/// Words before a number that deny it, or make another of it.
+const DENYING: [&str; 16] = [
+    "not", "isn't", "never", "no", "or", "either", "than", "least", "most", "between", "minus", "negative", "half",
+    "twice", "double", "sqrt",
+];
+
+/// Commands that leave what they stand at as it is.
+const PLAIN: [&str; 16] = [
+    "boxed",
+    "fbox",
+    "text",
+    "textbf",
+    "mathbf",
+    "mathrm",
+    "mbox",
+    "left",
+    "right",
+    "quad",
+    "approx",
+    "therefore",
+    "circ",
+    "degree",
+    "displaystyle",
+    "large",
+];
+
+fn plain_commands(text: &str) -> bool {
+    text.match_indices('\\').all(|(at, _)| {
+        let name = &text[at + 1..];
+        let name = &name[..name.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(name.len())];
+        name.is_empty() || PLAIN.contains(&name)
+    })
+}
+
+/// Signs that calculate or compare.
+fn operates(c: char) -> bool {
+    matches!(c, '+' | '<' | '>' | '=' | '^' | '|' | '\u{b1}' | '\u{d7}' | '\u{f7}' | '\u{b7}' | '\u{2200}'..='\u{2247}' | '\u{2249}'..='\u{22ff}')
+}
+
+/// Whether what stands before a number only names it.
+fn names(text: &str) -> bool {
+    let words = text.to_lowercase();
+    let mut words = words.split(|c: char| !(c.is_alphabetic() || c == '\'')).filter(|word| !word.is_empty());
+    plain_commands(text)
+        && !text.contains(|c| operates(c) || matches!(c, '/' | '!'))
+        && !words.any(|w| DENYING.contains(&w))
+}
+
+/// Whether what stands behind a number leaves it as it is: units, closing marks, the same number again.
+fn follows(text: &str, number: &Number) -> bool {
+    let changed = text.starts_with(['!', '^']) || text.starts_with(|c| superscript(c).is_some());
+    let percents = text.matches('%').count();
+    if changed || percents > 1 || !plain_commands(text) || words::alters(text) {
+        return false;
+    }
+    let mut before = ' ';
+    let mut power = false;
+    for (at, c) in text.char_indices() {
+        let next = text[at + c.len_utf8()..].chars().next().unwrap_or(' ');
+        // `cm^2`, `m2`, `km/h`, `one-way`
+        let fine = match c {
+            '^' => before.is_alphabetic() || before == '}',
+            '0'..='9' => power || before.is_alphabetic() || matches!(before, '^'),
+            '/' => next.is_alphabetic() || next == '\\',
+            '{' if before == '^' => true,
+            c => !operates(c) && vulgar(c).is_none(),
+        };
+        if !fine && !c.is_ascii_digit() {
+            return false;
+        }
+        power = fine && (c.is_ascii_digit() || c == '{' && before == '^');
+        if !fine {
+            // A number of its own must be this one.
+            return next_number(text, at).is_some_and(|(other, _, end)| {
+                !text[..at].ends_with(',') && same(&other, number) && follows(&text[end..], number)
+            });
+        }
+        before = c;
+    }
+    let variable = |word: &&str| matches!(*word, "x" | "y" | "z" | "n" | "M" | "B" | "K");
+    !text.split(|c: char| !c.is_alphabetic()).next().is_some_and(|word| variable(&word))
 }
 
 /// What follows the last `####`. Answers stand at the end, so the search starts there.
@@ -357,6 +535,95 @@ mod tests {
         assert_eq!(answer("the answer is 15"), None);
         assert_eq!(worked_answer("I get 3, so the answer is 15.", true), parse("15"));
         assert_eq!(worked_answer("#### none", true), None);
+    }
+
+    #[test]
+    fn what_is_announced_is_one_number() {
+        let answer = |text: &str| worked_answer(&format!("so\n#### {text}"), false);
+        let right = |text: &str, truth: &str| {
+            answer(text).is_some_and(|answer| equal(&answer, &parse(truth).unwrap_or_else(|| panic!("{truth}"))))
+        };
+        for text in [
+            "18 + 2",
+            "18*2",
+            "18^2",
+            "18!",
+            "18/1/2",
+            "18 or 19",
+            "18 19 20",
+            "18..19",
+            "18,5",
+            "18:30",
+            "18 thousand",
+            "18 million",
+            "18k",
+            "18 dozen",
+            "not 18",
+            "less than 18",
+            "18 1/2",
+            "1=18",
+            "5*3=15=18",
+            "18 or so",
+            "18 (or 20)",
+            "18\u{b2}",
+            "\\sqrt{18}",
+            "\\frac{18}{2}",
+            "18 \\cdot 2",
+            "18 - 2",
+            "-18",
+            "2 < 18",
+            "18x",
+            "18 and a half",
+            "18%%",
+        ] {
+            assert!(!right(text, "18"), "`{text}` does not say 18");
+        }
+        for text in [
+            "18",
+            "18.",
+            "$18",
+            "\\$18.00",
+            "**18**",
+            "\\boxed{18}",
+            "$\\boxed{18}$ dollars",
+            "18 dollars per day",
+            "18 miles/hour",
+            "18 km/h",
+            "18 cm^2",
+            "18 m2",
+            "18%",
+            "9*2=18",
+            "9*2 = 18 eggs",
+            "Total = 9*2 = 18",
+            "x = 18",
+            "The answer is 18.",
+            "18 more apples than Bob",
+            "18 (18 in all)",
+            "18-year-old",
+            "18</answer>",
+            "18 <|im_end|>",
+            "18 apples!",
+        ] {
+            assert!(right(text, "18"), "`{text}` says 18");
+        }
+        for (text, truth) in [
+            ("1{,}234", "1234"),
+            ("1\u{2009}234", "1234"),
+            ("1\u{a0}234", "1234"),
+            ("1_234", "1234"),
+            ("1\\,234,", "1234"),
+            ("18 1/2", "18.5"),
+            ("18\u{bd}", "18.5"),
+            ("-18 1/2", "-18.5"),
+            ("5 thousand", "5000"),
+            ("3 dozen eggs", "36"),
+            ("1.5 million dollars", "1500000"),
+            ("3/4", "0.75"),
+        ] {
+            assert!(right(text, truth), "`{text}` says {truth}");
+        }
+        assert_eq!(answer("1,23"), None);
+        assert_eq!(worked_answer("it is 5\n#### 18 or 19", true), None);
     }
 
     #[test]

@@ -35,6 +35,43 @@ fn equivalence_reads_what_the_normaliser_cannot() {
 }
 
 #[test]
+fn what_the_normaliser_makes_of_a_text_is_not_its_meaning() {
+    let truth = Truth::read("123").unwrap();
+    for answer in [
+        "1,2,3",
+        "1 2 3",
+        "12 3",
+        "1,23",
+        r"\text{1}23",
+        "1square23",
+        "not $123$",
+        "$123$ or $5$",
+        "5 $123$ 6",
+        "5=6=123",
+        "!=123",
+        r"x\neq=123",
+        "-0=123",
+        "123 < 5",
+        r"\overline{123}",
+    ] {
+        assert!(!equal(answer, &truth).equal, "{answer}");
+    }
+    for answer in
+        ["123", "123.", "$123$", "$123$.", "**123**", "$$123$$", r"\$123", r"123 \text{ square inches}", "n = 123"]
+    {
+        assert!(equal(answer, &truth).equal, "{answer}");
+    }
+}
+
+#[test]
+fn an_announcement_may_be_emphasised() {
+    assert_eq!(stated("**Answer**: 5", Reading::Whole), Some("5"));
+    assert_eq!(stated("**Answer:** 5", Reading::Whole), Some("** 5"));
+    assert_eq!(stated("**Answer**: 5", Reading::Tail), None);
+    assert!(equal("** 5", &Truth::read("5").unwrap()).equal);
+}
+
+#[test]
 fn a_box_counts_only_as_text_in_the_strict_variant() {
     assert_eq!(
         strict_box(r"a \boxed{1} b \boxed{\frac{1}{2}}", r"\frac{1}{2}"),

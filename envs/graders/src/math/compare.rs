@@ -1,6 +1,6 @@
 //! Whether two meanings are one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use num_rational::BigRational;
 use num_traits::{One, Signed, Zero};
@@ -12,7 +12,7 @@ use super::expr::Expr;
 use super::functions;
 use super::poly::{Atom, Exponent, Poly};
 use super::roots;
-use super::value::Value;
+use super::value::{Value, linear};
 
 /// What a comparison found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,21 @@ impl Comparison<'_> {
                 } else {
                     Found::Different
                 }
+            }
+            // `[[1,2],[3,4]]`
+            (Value::Matrix(rows), Value::Tuple { open: '[', close: ']', items })
+            | (Value::Tuple { open: '[', close: ']', items }, Value::Matrix(rows)) => {
+                let mut found = if rows.len() == items.len() { Found::Same } else { Found::Different };
+                for (row, item) in rows.iter().zip(items) {
+                    found = worse(
+                        found,
+                        match item {
+                            Value::Tuple { open: '[', close: ']', items } => self.in_order(row, items)?,
+                            _ => Found::Different,
+                        },
+                    );
+                }
+                found
             }
             (Value::Ratio(parts), Value::Ratio(others)) => self.ratios(parts, others)?,
             (Value::Ratio(parts), Value::Expr(expr)) | (Value::Expr(expr), Value::Ratio(parts)) => {
@@ -296,16 +311,56 @@ impl Comparison<'_> {
         };
         let zero = first.sub(second, self.budget)?;
         let other_zero = other_first.sub(other_second, self.budget)?;
-        let (mine, theirs) = (stripped(&zero.num), stripped(&other_zero.num));
-        if self.proportional(&mine, &theirs, true)? {
+        if zero.den == other_zero.den && self.proportional(&zero.num, &other_zero.num, true)? {
             return Ok(Found::Same);
         }
-        // `9 * 2 = 18` beside `x = 18`.
-        let calculated = |expr: &Expr| !expr.has_variables();
-        if calculated(first) || calculated(other_first) {
-            return self.exprs(second, other_second);
+        if let (Some(mine), Some(theirs)) = (self.whole(&zero)?, self.whole(&other_zero)?)
+            && self.proportional(&mine, &theirs, true)?
+        {
+            return Ok(Found::Same);
         }
-        Ok(Found::Different)
+        // `9 * 2 = 18` beside `x = 18`: what is calculated must hold, what is named says nothing else.
+        let calculated = |left: &Expr, right: &Expr| !left.has_variables() && !right.has_variables();
+        let (mine, theirs) = (calculated(first, second), calculated(other_first, other_second));
+        if !(mine || theirs) {
+            return Ok(Found::Different);
+        }
+        let mut found = Found::Same;
+        for (calculated, label, left, right) in
+            [(mine, label, first, second), (theirs, other_label, other_first, other_second)]
+        {
+            let side = match (calculated, label) {
+                (true, _) => self.exprs(left, right)?,
+                (false, Some(_)) => Found::Same,
+                (false, None) => Found::Different,
+            };
+            found = worse(found, side);
+        }
+        Ok(worse(found, self.exprs(second, other_second)?))
+    }
+
+    /// An expression that is zero as a sum without divisions that is zero in the same places: `y - 2/x` is `xy - 2`,
+    /// since that is nowhere zero where x is. `y/x - 1` is no such sum: `y - x` has a zero more.
+    fn whole(&mut self, zero: &Expr) -> Result<Option<Poly>, Stop> {
+        let (sum, divided) = without_divisions(&zero.num);
+        let constant = |poly: &Poly| poly.as_constant().is_some_and(|value| !value.is_zero());
+        for variable in divided {
+            let rest = sum.terms.iter().filter(|(mono, _)| mono.iter().all(|(atom, _)| *atom != variable));
+            if !constant(&Poly { terms: rest.map(|(mono, value)| (mono.clone(), value.clone())).collect() }) {
+                return Ok(None);
+            }
+        }
+        if zero.den.is_one() {
+            return Ok(Some(sum));
+        }
+        let below = Expr { num: zero.den.clone(), den: Poly::one() };
+        let Some((slope, offset)) = linear(&below) else { return Ok(None) };
+        let root = offset.neg().over(&Expr::rational(slope), self.budget)?;
+        let mut atoms = zero.den.terms.keys().flatten().map(|(atom, _)| atom);
+        let Some(variable) = atoms.find(|atom| matches!(atom, Atom::Variable(_))) else { return Ok(None) };
+        let above = Expr { num: sum.clone(), den: Poly::one() };
+        let there = functions::replace(&above, variable, &root, self.budget)?;
+        Ok((there.den.is_one() && constant(&there.num)).then_some(sum))
     }
 
     /// Whether one sum is a multiple of the other by a number, a positive one unless any will do.
@@ -461,29 +516,22 @@ fn coordinate(name: &str, point: u64) -> f64 {
     if point % 2 == 1 && state >> 63 == 1 { -size } else { size }
 }
 
-/// A sum without the powers of variables that all its terms share.
-fn stripped(poly: &Poly) -> Poly {
-    let mut shared: Option<Vec<(Atom, Exponent)>> = None;
-    let names: BTreeSet<&Atom> =
-        poly.terms.keys().flatten().map(|(atom, _)| atom).filter(|atom| matches!(atom, Atom::Variable(_))).collect();
-    for atom in names {
-        let least = poly
-            .terms
-            .keys()
-            .map(|mono| {
-                mono.iter().find(|(other, _)| other == atom).map_or(Exponent::zero(), |(_, exponent)| *exponent)
-            })
-            .min()
-            .unwrap_or_default();
-        if !least.is_zero() {
-            shared.get_or_insert_default().push((atom.clone(), least));
+/// A sum times the powers of variables that its terms divide by, and those variables.
+fn without_divisions(poly: &Poly) -> (Poly, Vec<Atom>) {
+    let mut divided: BTreeMap<Atom, Exponent> = BTreeMap::new();
+    for (atom, exponent) in poly.terms.keys().flatten() {
+        if matches!(atom, Atom::Variable(_)) && *exponent < Exponent::zero() {
+            let least = divided.entry(atom.clone()).or_default();
+            *least = (*least).min(*exponent);
         }
     }
-    let Some(shared) = shared else { return poly.clone() };
+    if divided.is_empty() {
+        return (poly.clone(), Vec::new());
+    }
     let mut result = Poly::default();
     for (mono, value) in &poly.terms {
         let mut mono = mono.clone();
-        for (atom, least) in &shared {
+        for (atom, least) in &divided {
             match mono.binary_search_by(|(other, _)| other.cmp(atom)) {
                 Ok(at) => mono[at].1 -= least,
                 Err(at) => mono.insert(at, (atom.clone(), -least)),
@@ -492,7 +540,7 @@ fn stripped(poly: &Poly) -> Poly {
         mono.retain(|(_, exponent)| !exponent.is_zero());
         result.terms.insert(mono, value.clone());
     }
-    result
+    (result, divided.into_keys().collect())
 }
 
 /// The decimal digits of a number that has finitely many.

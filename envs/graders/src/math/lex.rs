@@ -49,7 +49,7 @@ const TEXT: [&str; 13] = [
 ];
 
 /// Commands that say how something looks.
-const LAYOUT: [&str; 31] = [
+const LAYOUT: [&str; 43] = [
     "left",
     "right",
     "big",
@@ -77,11 +77,26 @@ const LAYOUT: [&str; 31] = [
     "boldsymbol",
     "bold",
     "mathord",
-    "phantom",
+    "underline",
+    "tiny",
+    "scriptsize",
+    "footnotesize",
+    "small",
+    "normalsize",
+    "large",
+    "Large",
+    "LARGE",
+    "huge",
+    "Huge",
+    "scriptstyle",
+    "therefore",
     "hline",
     "boxed",
     "fbox",
 ];
+
+/// Commands whose first argument is not seen on paper.
+const UNSEEN: [&str; 5] = ["phantom", "hphantom", "vphantom", "color", "textcolor"];
 
 const SPACES: [&str; 9] = ["quad", "qquad", "enspace", "thinspace", ",", ";", ":", "!", " "];
 
@@ -145,6 +160,19 @@ impl<'a> Lexer<'a> {
             return self.push(Kind::Word(rest[..run].to_owned()), run);
         }
         let length = c.len_utf8();
+        if superscript(c).is_some() {
+            return self.superscripts();
+        }
+        if let Some((top, bottom)) = vulgar(c) {
+            self.push(Kind::Command("frac".to_owned()), 0);
+            for half in [top, bottom] {
+                self.push(Kind::Sign('{'), 0);
+                self.push(Kind::Number(half.to_string()), 0);
+                self.push(Kind::Sign('}'), 0);
+            }
+            self.at += length;
+            return;
+        }
         if let Some(name) = unicode(c) {
             return match name.strip_prefix('\\') {
                 Some(command) => self.push(Kind::Command(command.to_owned()), length),
@@ -162,6 +190,25 @@ impl<'a> Lexer<'a> {
             _ => {}
         }
         self.push(Kind::Sign(c), length);
+    }
+
+    /// A run of raised digits is one exponent.
+    fn superscripts(&mut self) {
+        let rest = self.rest();
+        let end = rest.find(|c| superscript(c).is_none()).unwrap_or(rest.len());
+        let run: String = rest[..end].chars().filter_map(superscript).collect();
+        self.push(Kind::Sign('^'), 0);
+        self.push(Kind::Sign('{'), 0);
+        for (index, part) in run.split('-').enumerate() {
+            if index > 0 {
+                self.push(Kind::Sign('-'), 0);
+            }
+            if !part.is_empty() {
+                self.push(Kind::Number(part.to_owned()), 0);
+            }
+        }
+        self.push(Kind::Sign('}'), 0);
+        self.at += end;
     }
 
     fn command(&mut self) {
@@ -193,6 +240,24 @@ impl<'a> Lexer<'a> {
         }
         if SPACES.contains(&name) {
             return self.skip(1 + letters);
+        }
+        if UNSEEN.contains(&name) {
+            // What nobody sees says nothing, and a colour neither.
+            let argument = after[letters..].trim_start();
+            let length = braced(argument).map_or(0, |(_, length)| length);
+            return self.skip(self.rest().len() - argument.len() + length);
+        }
+        let bracket = match name {
+            "lbrace" => Some(Kind::Command("{".to_owned())),
+            "rbrace" => Some(Kind::Command("}".to_owned())),
+            "lbrack" => Some(Kind::Sign('[')),
+            "rbrack" => Some(Kind::Sign(']')),
+            _ => None,
+        };
+        if let Some(bracket) = bracket {
+            let opens = name.starts_with('l');
+            self.brackets = if opens { self.brackets + 1 } else { self.brackets.saturating_sub(1) };
+            return self.push(bracket, 1 + letters);
         }
         if TEXT.contains(&name) {
             let argument = after[letters..].trim_start_matches(['*', ' ', '\n']);
@@ -316,6 +381,40 @@ pub(super) fn base(text: &str) -> Option<u32> {
     (2..=36).contains(&value).then_some(value)
 }
 
+/// The digit or sign that a raised one is.
+pub(crate) fn superscript(c: char) -> Option<char> {
+    Some(match c {
+        '\u{b9}' => '1',
+        '\u{b2}' => '2',
+        '\u{b3}' => '3',
+        '\u{207b}' => '-',
+        '\u{2070}' | '\u{2074}'..='\u{2079}' => char::from_digit(u32::from(c) - 0x2070, 10)?,
+        _ => return None,
+    })
+}
+
+/// The fraction that one character is.
+pub(crate) fn vulgar(c: char) -> Option<(u8, u8)> {
+    Some(match c {
+        '\u{bd}' => (1, 2),
+        '\u{2153}' => (1, 3),
+        '\u{2154}' => (2, 3),
+        '\u{bc}' => (1, 4),
+        '\u{be}' => (3, 4),
+        '\u{2155}' => (1, 5),
+        '\u{2156}' => (2, 5),
+        '\u{2157}' => (3, 5),
+        '\u{2158}' => (4, 5),
+        '\u{2159}' => (1, 6),
+        '\u{215a}' => (5, 6),
+        '\u{215b}' => (1, 8),
+        '\u{215c}' => (3, 8),
+        '\u{215d}' => (5, 8),
+        '\u{215e}' => (7, 8),
+        _ => return None,
+    })
+}
+
 /// What a character outside ASCII stands for.
 fn unicode(c: char) -> Option<&'static str> {
     Some(match c {
@@ -338,8 +437,6 @@ fn unicode(c: char) -> Option<&'static str> {
         '\u{3b8}' => r"\theta",
         '\u{3b1}' => r"\alpha",
         '\u{3b2}' => r"\beta",
-        '\u{b2}' => r"\squared",
-        '\u{b3}' => r"\cubed",
         '\u{ff0c}' => ",",
         '\u{ff08}' => "(",
         '\u{ff09}' => ")",

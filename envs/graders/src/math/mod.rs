@@ -27,25 +27,29 @@ mod enclosure;
 mod expr;
 mod extract;
 mod functions;
-mod lex;
+pub(crate) mod lex;
 mod parse;
 mod poly;
 mod rational;
 mod roots;
 mod shared;
 mod value;
-mod words;
+pub(crate) mod words;
+
+use std::borrow::Cow;
 
 use thiserror::Error;
 
 pub use budget::{Limits, Stop};
 pub use extract::{last_boxed, last_line};
 
+use ast::{Children, Node};
 use budget::Budget;
 use compare::{Comparison, Found};
 use functions::BareLog;
 use parse::Reading;
 use value::{Evaluator, Value};
+use words::Phrase;
 
 /// How an answer was judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +129,7 @@ impl Truth {
 
     /// [`Truth::read`] under other limits.
     pub fn with_limits(text: &str, limits: Limits) -> Result<Self, TruthError> {
+        let text = &*halfwidth(text);
         let text = words::unwrapped(text);
         if text.is_empty() {
             return Err(TruthError::Empty);
@@ -134,7 +139,7 @@ impl Truth {
             return Err(unread(Stop::Budget("characters")));
         }
         let words = words::plain(text);
-        let speaks = words::speaks(text);
+        let speaks = words::speaks(text) && words::phrase(text).is_none();
         let mut budget = Budget::new(limits);
         let meaning = if speaks {
             None
@@ -167,12 +172,19 @@ impl Truth {
         if answer.len() > self.limits.length {
             return Err(Stop::Budget("characters"));
         }
+        let answer = &*halfwidth(answer);
         let answer = words::unwrapped(answer);
         budget.spend(answer.len() as u64 / 8)?;
         if answer == self.text {
             return Ok((true, Reason::Text));
         }
-        let speaks = words::speaks(answer);
+        if let (Some((letter, said)), Some((other, other_said))) = (words::choice(&self.text), words::choice(answer))
+            && (said || other_said)
+            && letter == other
+        {
+            return Ok((true, Reason::Text));
+        }
+        let speaks = words::speaks(answer) && words::phrase(answer).is_none();
         let same_words = self.words.is_some() && self.words == words::plain(answer);
         if same_words && (self.speaks || speaks || self.meaning.is_none()) {
             return Ok((true, Reason::Text));
@@ -226,9 +238,32 @@ impl Truth {
 }
 
 fn meaning(text: &str, grouping: bool, bare: BareLog, budget: &mut Budget) -> Result<(Reading, Value), Stop> {
-    let reading = parse::read(text, grouping, budget)?;
+    let reading = match words::phrase(text) {
+        Some(phrase) => Reading {
+            node: match phrase {
+                Phrase::Nothing => Node::Set(Children::default()),
+                Phrase::Reals => Node::Reals,
+            },
+            units: Vec::new(),
+            bare_log: false,
+        },
+        None => parse::read(text, grouping, budget)?,
+    };
     let value = Evaluator::new(bare, budget).answer(&reading.node)?;
     Ok((reading, value))
+}
+
+/// A text with the wide characters of East Asian fonts as those of ASCII.
+fn halfwidth(text: &str) -> Cow<'_, str> {
+    let narrow = |c: char| match c {
+        '\u{ff01}'..='\u{ff5e}' => char::from_u32(u32::from(c) - 0xfee0).unwrap_or(c),
+        c => c,
+    };
+    if text.chars().any(|c| narrow(c) != c) {
+        Cow::Owned(text.chars().map(narrow).collect())
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 /// Whether a text holds a comma or space that may separate thousands or numbers.

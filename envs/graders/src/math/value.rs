@@ -339,6 +339,22 @@ impl<'b> Evaluator<'b> {
         }
     }
 
+    /// Refuses `5 = 6` within a chain of equations, where both are numbers that are apart for certain.
+    fn agree(&mut self, left: &Node, right: &Node) -> Result<(), Stop> {
+        let (Ok(left), Ok(right)) = (self.expr(left), self.expr(right)) else { return Ok(()) };
+        let measured = |expr: &Expr| expr.any(&|atom| matches!(atom, Atom::Percent | Atom::Degree));
+        if left.has_variables() || right.has_variables() || measured(&left) || measured(&right) {
+            return Ok(());
+        }
+        let difference = left.sub(&right, self.budget)?;
+        match enclosure::sign(&difference, self.budget)? {
+            Some(std::cmp::Ordering::Less | std::cmp::Ordering::Greater) => {
+                Err(Stop::Undefined("an equation that does not hold"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn relation(&mut self, sides: &[Node], signs: &[Relation]) -> Result<Value, Stop> {
         let (Some(first), Some(last)) = (sides.first(), sides.last()) else {
             return Err(Stop::Undefined("a relation without sides"));
@@ -360,6 +376,9 @@ impl<'b> Evaluator<'b> {
                 std::mem::swap(&mut left, &mut right);
             }
             let label = label(left);
+            for middle in sides.get(1..sides.len() - 1).unwrap_or_default() {
+                self.agree(middle, right)?;
+            }
             let right = self.value(right)?;
             // `P(A|B) = 1/2`: what is named need not be calculable.
             let left = match self.value(left) {
@@ -437,7 +456,7 @@ impl<'b> Evaluator<'b> {
 }
 
 /// a and b of `a x + b` with one variable x and no other.
-fn linear(expr: &Expr) -> Option<(BigRational, Expr)> {
+pub(super) fn linear(expr: &Expr) -> Option<(BigRational, Expr)> {
     if !expr.den.is_one() {
         return None;
     }

@@ -54,6 +54,9 @@ fn balanced(text: &str) -> bool {
 /// A text without wrappers, white space runs, points and case: what two answers in words are compared as. `None` where
 /// there is anything but words, digits and the punctuation of words, or no word at all.
 pub(super) fn plain(text: &str) -> Option<String> {
+    if text.contains(r"\textcolor") {
+        return None;
+    }
     let mut open = text.to_owned();
     for wrapper in WRAPPERS {
         if open.contains(wrapper) {
@@ -71,8 +74,15 @@ pub(super) fn plain(text: &str) -> Option<String> {
     let mut words = String::with_capacity(inside.len());
     let mut letters = false;
     let mut run = 0;
-    for c in inside.chars() {
+    let mut following = inside.chars();
+    while let Some(c) = following.next() {
         match c {
+            // A decimal point is no full stop.
+            '.' if words.ends_with(|c: char| c.is_ascii_digit())
+                && following.as_str().starts_with(|c: char| c.is_ascii_digit()) =>
+            {
+                words.push(c);
+            }
             '{' | '}' | '.' | '"' => {}
             c if c.is_alphabetic() => {
                 run += 1;
@@ -117,9 +127,67 @@ pub(super) fn speaks(text: &str) -> bool {
         || (wrapped && text.contains(r"\text") && !plain.contains(',') && plain.chars().count() >= 3)
 }
 
+/// What a phrase says that a sign says as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phrase {
+    /// `no solution`: the empty set.
+    Nothing,
+    /// `all real numbers`
+    Reals,
+}
+
+/// The phrase that a text is.
+pub(super) fn phrase(text: &str) -> Option<Phrase> {
+    let plain = plain(text)?;
+    Some(match plain.strip_prefix("the ").unwrap_or(&plain) {
+        "no solution" | "no solutions" | "no real solution" | "no real solutions" | "empty set" | "none" => {
+            Phrase::Nothing
+        }
+        "all real numbers" | "all reals" | "real numbers" | "set of all real numbers" | "set of real numbers" => {
+            Phrase::Reals
+        }
+        _ => return None,
+    })
+}
+
+/// The letter of a choice, and whether the text says that it is one: `(B)`, `B)`, `\text{B}`, `Option B`, but of `b` and
+/// `B` only the letter.
+pub(super) fn choice(text: &str) -> Option<(char, bool)> {
+    let mut inside = text.trim();
+    let mut said = false;
+    loop {
+        let before = inside.len();
+        for wrapper in WRAPPERS {
+            if let Some(rest) = inside.strip_prefix(wrapper) {
+                inside = rest.trim_start();
+                said = true;
+            }
+        }
+        for word in ["Option", "option", "Choice", "choice"] {
+            if let Some(rest) = inside.strip_prefix(word).filter(|rest| rest.starts_with([' ', '~', '(', '{'])) {
+                inside = rest.trim_start_matches([' ', '~']);
+                said = true;
+            }
+        }
+        said |= inside.starts_with('(') || inside.ends_with(')');
+        inside = inside.strip_prefix(['{', '(']).unwrap_or(inside).trim_start();
+        inside = inside.strip_suffix(['}', ')', '.']).unwrap_or(inside).trim_end();
+        if inside.len() == before {
+            break;
+        }
+    }
+    let mut letters = inside.chars();
+    match (letters.next(), letters.next()) {
+        (Some(letter), None) if letter.is_ascii_alphabetic() && letter.to_ascii_uppercase() <= 'H' => {
+            Some((letter.to_ascii_uppercase(), said))
+        }
+        _ => None,
+    }
+}
+
 fn is_math(word: &str) -> bool {
     super::ast::Function::named(word).is_some()
-        || matches!(word, "pi" | "sqrt" | "inf" | "infinity" | "oo" | "and" | "or" | "frac")
+        || matches!(word, "pi" | "usd" | "sqrt" | "inf" | "infinity" | "oo" | "and" | "or" | "frac")
         || starts_with_function(word)
 }
 
@@ -154,6 +222,9 @@ pub(super) fn unit(word: &str) -> Option<&'static str> {
         ("lb", &["lb", "lbs", "pound", "pounds"]),
         ("oz", &["oz", "ounce", "ounces"]),
         ("dollar", &["dollar", "dollars", "usd"]),
+        ("euro", &["euro", "euros", "eur"]),
+        ("yen", &["yen", "jpy"]),
+        ("rupee", &["rupee", "rupees", "inr"]),
         ("cent", &["cent", "cents"]),
         ("am", &["am"]),
         ("pm", &["pm"]),
@@ -171,13 +242,19 @@ pub(super) fn counted(word: &str) -> bool {
 
 /// The number words that a text behind a number starts with, as one factor, and the rest: `hundred thousand dollars` is
 /// 100,000 and `dollars`.
-pub(super) fn multiplied(text: &str) -> (u128, &str) {
+pub(crate) fn multiplied(text: &str) -> (u128, &str) {
     let (mut factor, mut rest) = (1_u128, text.trim());
     loop {
         let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
         let word = rest[..end].to_ascii_lowercase();
         let size: u128 = match word.strip_suffix('s').unwrap_or(&word) {
             "dozen" => 12,
+            "score" => 20,
+            "gross" | "gros" => 144,
+            "lakh" => 100_000,
+            "crore" => 10_000_000,
+            "quadrillion" => 1_000_000_000_000_000,
+            "quintillion" => 1_000_000_000_000_000_000,
             "hundred" => 100,
             "thousand" => 1000,
             "million" => 1_000_000,
@@ -192,7 +269,7 @@ pub(super) fn multiplied(text: &str) -> (u128, &str) {
 }
 
 /// Words behind a number that make another value of it, or none.
-const CHANGING: [&str; 68] = [
+const CHANGING: [&str; 70] = [
     "or",
     "not",
     "no",
@@ -201,23 +278,9 @@ const CHANGING: [&str; 68] = [
     "wrong",
     "false",
     "incorrect",
-    "less",
-    "more",
-    "fewer",
-    "greater",
-    "smaller",
-    "larger",
-    "higher",
-    "lower",
     "least",
     "most",
-    "than",
-    "above",
-    "below",
-    "over",
-    "under",
     "between",
-    "beyond",
     "plus",
     "minus",
     "negative",
@@ -249,6 +312,22 @@ const CHANGING: [&str; 68] = [
     "million",
     "billion",
     "trillion",
+    "k",
+    "couple",
+    "double",
+    "twice",
+    "triple",
+    "inverse",
+    "reciprocal",
+    "root",
+    "sqrt",
+    "opposite",
+    "hex",
+    "hexadecimal",
+    "octal",
+    "binary",
+    "rounded",
+    "either",
     "half",
     "halves",
     "hundreds",
@@ -261,6 +340,12 @@ const CHANGING: [&str; 68] = [
     "without",
     "modulo",
     "mod",
+];
+
+/// Words that compare a number with another: `18 more than` states 18 where a difference was asked for.
+const COMPARING: [&str; 13] = [
+    "less", "more", "fewer", "greater", "smaller", "larger", "higher", "lower", "than", "above", "below", "over",
+    "under",
 ];
 
 /// Fractions by name; a second is a unit of time, a quarter a coin.
@@ -287,8 +372,17 @@ const FRACTIONS: [&str; 16] = [
 /// it stands first: 25 `cm squared` is an area.
 pub(super) fn changes(text: &str) -> bool {
     let text = text.to_lowercase();
-    let words = text.split(|c: char| !(c.is_alphabetic() || matches!(c, '-' | '\''))).filter(|word| !word.is_empty());
-    words.enumerate().any(|(at, word)| {
+    words_of(&text).any(|word| COMPARING.contains(&word) || word == "beyond") || alters(&text)
+}
+
+fn words_of(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_alphabetic() || matches!(c, '-' | '\''))).filter(|word| !word.is_empty())
+}
+
+/// [`changes`] in a sentence, where a comparison may be what was asked for.
+pub(crate) fn alters(text: &str) -> bool {
+    let text = text.to_lowercase();
+    words_of(&text).enumerate().any(|(at, word)| {
         let fraction = |word: &str| FRACTIONS.contains(&word.strip_suffix('s').unwrap_or(word));
         CHANGING.contains(&word) || word.split('-').any(fraction) || (at == 0 && matches!(word, "squared" | "cubed"))
     })

@@ -31,7 +31,12 @@ pub(super) fn read(text: &str, grouping: bool, budget: &mut Budget) -> Result<Re
     let tokens = lex::tokens(text, grouping, budget)?;
     let mut parser =
         Parser { tokens, at: 0, end: text.len(), depth: 0, bars: 0, units: Vec::new(), bare_log: false, budget };
-    let node = parser.list()?;
+    let mut node = parser.list()?;
+    // `1 \over 2` without braces.
+    if !matches!(node, Node::List(_) | Node::Relation(..)) && parser.eat_command(&["over"]) {
+        let bottom = parser.sum()?;
+        node = parser.div(node, bottom)?;
+    }
     while parser.eat_sign('.') || parser.eat_sign('$') || parser.eat_sign('}') && parser.at == parser.tokens.len() {}
     if parser.at < parser.tokens.len() {
         return Err(parser.expected("the end, an operator or a comma"));
@@ -108,6 +113,14 @@ impl Parser<'_> {
         Ok(Node::Pow(self.child(base)?, self.child(exponent)?))
     }
 
+    /// A percentage of a percentage is nothing that anyone means.
+    fn percent(&self, node: Node) -> Result<Node, Stop> {
+        if matches!(node, Node::Percent(_)) {
+            return Err(self.expected("one sign of percent"));
+        }
+        Ok(Node::Percent(self.child(node)?))
+    }
+
     fn times(&self, left: Node, right: Node) -> Result<Node, Stop> {
         if let Node::Mul(mut factors) = left {
             factors.push(right, self.budget)?;
@@ -179,6 +192,8 @@ impl Parser<'_> {
 
     fn relation(&mut self) -> Result<Node, Stop> {
         while self.eat_sign('&') {}
+        // `= 5` and `\approx 5` leave out what was asked for.
+        let _ = self.eat_sign('=') || self.eat_sign('\u{2248}') || self.eat_command(&["approx"]);
         let mut sides = vec![self.union()?];
         let mut signs = Vec::new();
         loop {
@@ -226,11 +241,17 @@ impl Parser<'_> {
         let mut parts = vec![first];
         while (self.sees_sign(':') && !matches!(self.peek_at(1), Some(Kind::Sign('='))))
             || self.sees_command(&["colon"])
+            || self.sees_to()
         {
             self.at += 1;
             parts.push(self.sum()?);
         }
         Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Node::Ratio(self.children(parts)?) })
+    }
+
+    /// `3 to 4`, `3 \text{ to } 4`
+    fn sees_to(&self) -> bool {
+        matches!(self.peek(), Some(Kind::Word(word) | Kind::Text(word)) if word.trim() == "to")
     }
 
     /// A sign before a term: negative, or one of `\pm` and `\mp`.
@@ -284,16 +305,44 @@ impl Parser<'_> {
         Ok(if terms.len() == 1 { terms.swap_remove(0) } else { Node::Add(self.children(terms)?) })
     }
 
+    /// `USD 5`, `US\$5`
+    fn currency(&mut self) -> bool {
+        let found = matches!(self.peek(), Some(Kind::Word(word)) if matches!(word.as_str(), "USD" | "US"))
+            && matches!(self.peek_at(1), Some(Kind::Number(_) | Kind::Sign('$')))
+            || matches!(self.peek(), Some(Kind::Word(word)) if word == "US")
+                && matches!(self.peek_at(1), Some(Kind::Command(name)) if name == "$");
+        self.at += usize::from(found);
+        found
+    }
+
+    /// `5€`: a currency that is written with a sign, before or behind its number.
+    fn currency_sign(&mut self) -> Option<&'static str> {
+        let unit = match self.peek()? {
+            Kind::Sign('\u{20ac}') => "euro",
+            Kind::Sign('\u{a3}') => "pound sterling",
+            Kind::Sign('\u{a5}') => "yen",
+            Kind::Sign('\u{20b9}') => "rupee",
+            _ => return None,
+        };
+        self.at += 1;
+        Some(unit)
+    }
+
     fn product(&mut self) -> Result<Node, Stop> {
         // Dollars stand before their number.
-        while self.eat_sign('$') || self.eat_command(&["$"]) {
+        while self.eat_sign('$') || self.eat_command(&["$"]) || self.currency() {
             if self.units.last().is_none_or(|unit| unit != "dollar") && self.at < self.tokens.len() {
                 self.units.push("dollar".to_owned());
             }
         }
+        if let Some(unit) = self.currency_sign() {
+            self.units.push(unit.to_owned());
+        }
         let mut node = self.factor()?;
         loop {
-            if self.eat_sign('*') || self.eat_command(&["cdot", "times", "ast", "bullet"]) {
+            if let Some(unit) = self.currency_sign() {
+                self.units.push(unit.to_owned());
+            } else if self.eat_sign('*') || self.eat_command(&["cdot", "times", "ast", "bullet"]) {
                 let negative = self.eat_sign('-');
                 let next = self.factor()?;
                 let next = if negative { self.neg(next)? } else { next };
@@ -311,6 +360,10 @@ impl Parser<'_> {
                 if adjacent {
                     node = self.mixed(node)?;
                     continue;
+                }
+                // `\frac{1}{2}1` has lost a brace or a sign.
+                if matches!(node, Node::Div(..)) && matches!(self.peek(), Some(Kind::Number(_))) {
+                    return Err(self.expected("an operator between two numbers"));
                 }
                 let before = self.tokens.get(self.at).map(|token| token.kind.clone());
                 let next = self.factor()?;
@@ -347,8 +400,15 @@ impl Parser<'_> {
         let word = match self.peek() {
             Some(Kind::Text(text)) => {
                 let text = text.trim();
-                if matches!(text, "and" | "or" | ", and" | ", or") || operand::is_operand(text) {
+                if matches!(text, "and" | "or" | ", and" | ", or" | "to") || operand::is_operand(text) {
                     return Ok(false);
+                }
+                // `7\text{!}` and `7\text{ -2}` are no 7.
+                let second = text.chars().nth(1).is_none_or(|c| !c.is_ascii_digit());
+                if text.starts_with(['!', '^', '+', '*', '/', '=', '<', '>', '_', '|'])
+                    || text.starts_with('-') && !second
+                {
+                    return Err(self.expected("a unit in words"));
                 }
                 // `5 \text{ or 7}` is no 5: only a power may be a number in a unit.
                 let power = |at: usize| at > 0 && matches!(text.as_bytes()[at - 1], b'^' | b'{' | b'-');
@@ -384,7 +444,7 @@ impl Parser<'_> {
                 return Ok(true);
             }
             "percent" | "\\%" | "%" => {
-                *node = Node::Percent(self.child(std::mem::replace(node, Node::Infinity))?);
+                *node = self.percent(std::mem::replace(node, Node::Infinity))?;
                 return Ok(true);
             }
             _ => {}
@@ -422,7 +482,7 @@ enum Sign {
 }
 
 fn is_fraction(token: Option<&Kind>) -> bool {
-    matches!(token, Some(Kind::Command(name)) if matches!(name.as_str(), "frac" | "dfrac" | "tfrac" | "cfrac"))
+    matches!(token, Some(Kind::Command(name)) if operand::FRACTIONS.contains(&name.as_str()))
 }
 
 /// Whether two nodes are whole numbers and the first is less.

@@ -12,10 +12,9 @@ use super::super::rational;
 use super::super::words;
 use super::Parser;
 
-const FRACTIONS: [&str; 4] = ["frac", "dfrac", "tfrac", "cfrac"];
-const ACCENTS: [&str; 13] = [
+pub(super) const FRACTIONS: [&str; 7] = ["frac", "dfrac", "tfrac", "cfrac", "sfrac", "nicefrac", "flatfrac"];
+const ACCENTS: [&str; 12] = [
     "overline",
-    "underline",
     "vec",
     "hat",
     "widehat",
@@ -93,7 +92,7 @@ impl Parser<'_> {
         match self.peek() {
             Some(Kind::Number(_) | Kind::Numeral(..)) => true,
             Some(Kind::Text(text)) => is_operand(text),
-            Some(Kind::Word(word)) => !matches!(word.as_str(), "and" | "or" | "U"),
+            Some(Kind::Word(word)) => !matches!(word.as_str(), "and" | "or" | "U" | "to"),
             Some(Kind::Command(name)) => {
                 !OPERATORS.contains(&name.as_str())
                     && !matches!(
@@ -136,11 +135,7 @@ impl Parser<'_> {
             } else if self.eat_command(&["degree", "circ"]) {
                 node = Node::Degree(self.child(node)?);
             } else if self.eat_sign('%') || self.eat_command(&["%"]) {
-                node = Node::Percent(self.child(node)?);
-            } else if self.eat_command(&["squared"]) {
-                node = self.pow(node, integer(2))?;
-            } else if self.eat_command(&["cubed"]) {
-                node = self.pow(node, integer(3))?;
+                node = self.percent(node)?;
             } else if self.sees_sign('!') {
                 self.at += 1;
                 node = Node::Call(Function::Factorial, self.children(vec![node])?);
@@ -355,14 +350,16 @@ impl Parser<'_> {
             ahead = 1;
             places = Some(0);
         }
-        let overline = matches!(self.peek_at(ahead), Some(Kind::Command(name)) if name == "overline" || name == "bar")
+        let overline = matches!(self.peek_at(ahead), Some(Kind::Command(name)) if matches!(name.as_str(), "overline" | "bar" | "dot"))
             && matches!(self.peek_at(ahead + 1), Some(Kind::Sign('{')))
             && matches!(self.peek_at(ahead + 3), Some(Kind::Sign('}')));
+        let dotted = matches!(self.peek_at(ahead), Some(Kind::Command(name)) if name == "dot");
         let (Some(places), true, Some(Kind::Number(period))) = (places, overline, self.peek_at(ahead + 2).cloned())
         else {
             return Ok(Node::Number(value));
         };
-        if period.contains(['.', 'e']) {
+        // A dot stands on one digit.
+        if period.contains(['.', 'e']) || dotted && period.len() > 1 {
             return Ok(Node::Number(value));
         }
         self.at += ahead + 4;
