@@ -1,7 +1,6 @@
 //! `aime`: competition mathematics in the format of DAPO, `Answer: ...` on the last line; +1 or -1.
 //!
-//! By default the whole response is read, its last `Answer:` counts, and answers whose normalised texts differ are
-//! compared by equivalence; a row with two truths that differ is refused. `compat = "skyrl"` is skyrl-gym's grader: the
+//! By default the whole response is read, its last `Answer:` counts, and answers are compared by equivalence; a row with two truths that differ is refused. `compat = "skyrl"` is skyrl-gym's grader: the
 //! last 300 characters, normalised texts, and the first of two truths.
 
 use std::sync::Arc;

@@ -209,9 +209,14 @@ async fn a_gold_query_that_fails_is_an_error() {
     databases::shop(root.path());
     let kind = prepared(root.path(), &json!({"grade_timeout": 0.05}));
     let endless = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT count(*) FROM c";
-    for gold in ["SELECT nam FROM item", endless, "DELETE FROM item", ""] {
-        let error = start(&kind, &row("shop", gold), 2).await.step(solve("SELECT 1")).await.unwrap_err();
+    for gold in ["SELECT nam\nFROM item", endless, "DELETE FROM item"] {
+        let row = row("shop", gold);
+        let error = start(&kind, &row, 2).await.step(solve("SELECT 1")).await.unwrap_err();
         assert!(matches!(error, EnvError::Grader { .. }), "{gold}: {error}");
+        let message = error.to_string();
+        for part in ["reward_spec.ground_truth", &row.id, gold.split_whitespace().last().unwrap()] {
+            assert!(message.contains(part) && !message.contains('\n'), "{message}");
+        }
     }
     let (reward, reason) = score(&kind, &row("shop", "SELECT 1"), endless).await;
     assert_eq!((reward, reason.as_str()), (0.0, "the query did not end within 50 ms"));
@@ -250,7 +255,9 @@ async fn a_row_or_a_parameter_that_is_wrong_is_refused() {
     assert!(key == "data" && reason.contains("did you mean `spider`?"), "{reason}");
     wrong.columns.insert("data".to_owned(), json!("bird"));
     assert!(refused(&wrong, &kind).1.contains("bird/train/train_databases/shop/shop.sqlite"));
-    assert_eq!(refused(&row("shop", 7), &kind).0, "reward_spec.ground_truth");
+    for gold in [json!(7), json!(""), json!(" -- nothing"), json!(["SELECT 1", ";"])] {
+        assert_eq!(refused(&row("shop", gold), &kind).0, "reward_spec.ground_truth");
+    }
     let compat = prepared(root.path(), &json!({"compat": "skyrl"}));
     assert_eq!(refused(&row("shop", "SELECT 1"), &compat).0, "data");
     for params in [json!({}), json!({"db_path": "/no/such/folder"}), json!({"db_path": "/", "query_timeout": 0})] {

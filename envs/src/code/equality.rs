@@ -15,6 +15,14 @@ pub fn equal(left: &Value, right: &Value, tuples_are_lists: bool) -> bool {
     }
 }
 
+/// Most digits of a float, with its sign.
+const MOST_DIGITS: usize = 310;
+
+/// Whether a float is an integer that [`Value::Int`] does not hold.
+fn is_large(number: f64) -> bool {
+    number.is_finite() && number.abs() > 9_223_372_036_854_775_808.0
+}
+
 /// A text that two values share exactly if Python takes them for equal; `None` for what is equal to nothing.
 pub fn canonical(value: &Value, tuples_are_lists: bool) -> Option<String> {
     let mut out = String::new();
@@ -31,10 +39,19 @@ fn write(value: &Value, tuples_are_lists: bool, out: &mut String) -> Option<()> 
             let _ = write!(out, "n{number};");
         }
         Value::BigInt(digits) => {
-            let _ = write!(out, "n{digits};");
+            // What a float can be is written as one.
+            let float = digits.parse::<f64>().ok().filter(|number| is_large(*number) && digits.len() <= MOST_DIGITS);
+            let _ = match float.filter(|number| format!("{number:.0}") == *digits) {
+                Some(number) => write!(out, "g{:x};", number.to_bits()),
+                None => write!(out, "n{digits};"),
+            };
         }
         Value::Float(number) if number.is_nan() => return None,
-        // An integer of any size: formatted without places a float's value is exact.
+        // Hundreds of digits for each float would make a value many times as large as its text.
+        Value::Float(number) if is_large(*number) => {
+            let _ = write!(out, "g{:x};", number.to_bits());
+        }
+        // Formatted without places a float's value is exact.
         Value::Float(number) if number.is_finite() && number.fract() == 0.0 => {
             let number = if *number == 0.0 { 0.0 } else { *number };
             let _ = write!(out, "n{number:.0};");
@@ -126,6 +143,26 @@ mod tests {
 
     fn same(left: &str, right: &str, lenient: bool) -> bool {
         equal(&literal::parse(left).unwrap(), &literal::parse(right).unwrap(), lenient)
+    }
+
+    #[test]
+    fn a_value_is_written_in_little_more_than_its_own_text() {
+        let large = "1e308";
+        let canonical = canonical(&Value::List(vec![literal::parse(large).unwrap(); 1000]), true).unwrap();
+        assert!(canonical.len() < 20 * 1000, "{}", canonical.len());
+        let exact = format!("{:.0}", 1e308);
+        for (left, right, expected) in [
+            (large, exact.as_str(), true),
+            (large, &format!("{}1", &exact[..exact.len() - 1]), false),
+            ("-1e300", &format!("-{:.0}", 1e300), true),
+            ("9223372036854775808.0", "9223372036854775808", true),
+            ("-9223372036854775808.0", "-9223372036854775808", true),
+            ("18446744073709551616.0", "18446744073709551616", true),
+            ("18446744073709551616.0", "18446744073709551617", false),
+            ("1e309", "1e308", false),
+        ] {
+            assert_eq!(same(left, right, false), expected, "{left} and {right}");
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ const SCHEMA_CHARS: usize = 8000;
 pub(super) struct Episode {
     params: Arc<Params>,
     database: Arc<Database>,
+    /// The row's name.
+    row: String,
     /// Empty where nothing is graded.
     gold: Vec<String>,
     context: Option<EnvContext>,
@@ -52,10 +54,11 @@ impl Drop for EndOnDrop {
 }
 
 impl Episode {
-    pub(super) fn new(params: Arc<Params>, database: Arc<Database>, gold: Vec<String>) -> Self {
+    pub(super) fn new(params: Arc<Params>, database: Arc<Database>, row: String, gold: Vec<String>) -> Self {
         Self {
             params,
             database,
+            row,
             gold,
             context: None,
             turns: Vec::new(),
@@ -150,7 +153,8 @@ impl Episode {
             .await?
         } else {
             let request = Request { limits: Limits { time, ..Limits::default() }, ..Request::default() };
-            self.blocking(request, move |database, request| grading::grade(database, &solution, &gold, request))
+            let row = self.row.clone();
+            self.blocking(request, move |database, request| grading::grade(database, &solution, &row, &gold, request))
                 .await??
         };
         self.record.correct = correct;

@@ -31,13 +31,19 @@ fn request(time: Duration) -> Request {
     Request { limits, overflow: Overflow::Refuse, ..Request::default() }
 }
 
-/// Grades a solution by this project's rule: any of the gold results, with multiplicity and, where the gold query
+/// Grades a solution by this project's rule: any of the row's gold results, with multiplicity and, where the gold query
 /// orders, in order. Blocks.
 ///
 /// # Errors
 ///
 /// A gold query that does not run, and a database that cannot be read.
-pub(super) fn grade(database: &Database, solution: &str, gold: &[String], run: &Request) -> Result<Verdict, EnvError> {
+pub(super) fn grade(
+    database: &Database,
+    solution: &str,
+    row: &str,
+    gold: &[String],
+    run: &Request,
+) -> Result<Verdict, EnvError> {
     let statement = Statement::read(solution);
     if statement.is_empty() {
         return Ok(Verdict::wrong("the solution is empty"));
@@ -51,7 +57,7 @@ pub(super) fn grade(database: &Database, solution: &str, gold: &[String], run: &
     for sql in gold {
         results.push(order::gold(database, sql, &full).map_err(|error| EnvError::Grader {
             env: ID.to_owned(),
-            reason: format!("the gold query failed: {error}: {sql}"),
+            reason: format!("`reward_spec.ground_truth` of row `{row}` failed: {error}: `{}`", on_one_line(sql)),
         })?);
     }
     // One row more than any gold result has is wrong already.
@@ -79,6 +85,17 @@ pub(super) fn grade(database: &Database, solution: &str, gold: &[String], run: &
         }
     }
     Ok(Verdict::wrong(reason))
+}
+
+/// The start of a query, for a message.
+fn on_one_line(sql: &str) -> String {
+    const SHOWN: usize = 200;
+    let words: Vec<&str> = sql.split_whitespace().collect();
+    let line = words.join(" ");
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
 }
 
 fn failed(error: &SqlError) -> Verdict {

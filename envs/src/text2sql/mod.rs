@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use espalier_datasets::error::kind;
 use espalier_sql::locate::{self, Layout};
+use espalier_sql::statement::Statement;
 use espalier_sql::{Databases, OpenOptions};
 use serde::Deserialize;
 use serde_json::Value;
@@ -188,7 +189,7 @@ impl EnvKind for Text2Sql {
             .open(&path)
             .map_err(|error| EnvError::Failed { env: ID.to_owned(), reason: error.to_string() })?;
         let gold = if row.graded { gold(params, row)? } else { Vec::new() };
-        Ok(Box::new(episode::Episode::new(Arc::clone(params), database, gold)))
+        Ok(Box::new(episode::Episode::new(Arc::clone(params), database, row.id.clone(), gold)))
     }
 }
 
@@ -221,12 +222,16 @@ fn gold(params: &Params, row: &EnvRow) -> Result<Vec<String>, EnvError> {
             format!("must be a query or a list of queries, got {what} in row `{}`", row.id),
         )
     };
-    match row.truth(ID)? {
+    let queries = match row.truth(ID)? {
         Value::String(sql) => Ok(vec![sql.clone()]),
         Value::Array(list) if !params.skyrl() && !list.is_empty() => list
             .iter()
             .map(|one| one.as_str().map(str::to_owned).ok_or_else(|| wrong(&format!("a list with {}", kind(one)))))
             .collect(),
         other => Err(wrong(kind(other))),
+    }?;
+    if !params.skyrl() && queries.iter().any(|sql| Statement::read(sql).is_empty()) {
+        return Err(wrong("an empty query"));
     }
+    Ok(queries)
 }
