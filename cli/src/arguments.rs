@@ -70,12 +70,13 @@ pub(crate) enum Command {
     ///
     /// The configuration is a TOML file whose keys are SkyRL's where the thing is the same (`docs/training.md`);
     /// `key.path=value` overrides what it says, for instance `trainer.mode=one_step_off` to sample while the model trains.
-    /// Ctrl-C finishes the step, saves and stops.
+    /// Ctrl-C finishes the step, saves and stops, however long that takes; a second one leaves at once.
     #[cfg(feature = "torch")]
     Train(TrainArguments),
     /// Teach a model by examples: conversations, tokens, or the rollouts of a run.
     ///
-    /// `espalier sft --model DIR --data runs/X --filter 'reward > 0'` learns from a run's good rollouts.
+    /// `espalier sft --model DIR --data runs/X --filter 'reward > 0' export_path=OUT` learns from a run's good rollouts.
+    /// What is learned goes to `ckpt_path` (checkpoints, to go on from), `export_path` (an adapter or model), or both.
     #[cfg(feature = "torch")]
     Sft(SftArguments),
     /// Write a checkpoint as an adapter or a model that others load.
@@ -94,7 +95,7 @@ pub(crate) struct TrainArguments {
     pub(crate) config: PathBuf,
     /// Processes on this machine that share the model.
     #[arg(long, value_name = "N")]
-    pub(crate) nproc: Option<usize>,
+    pub(crate) nproc: Option<std::num::NonZeroUsize>,
     /// Say how it ended as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -121,7 +122,7 @@ pub(crate) struct SftArguments {
     pub(crate) filter: Option<String>,
     /// Processes on this machine that share the model.
     #[arg(long, value_name = "N")]
-    pub(crate) nproc: Option<usize>,
+    pub(crate) nproc: Option<std::num::NonZeroUsize>,
     /// Say how it ended as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

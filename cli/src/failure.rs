@@ -75,6 +75,9 @@ pub(crate) enum Failure {
     /// The work was stopped by Ctrl-C; what ended before is kept (exit code 130).
     #[error("stopped; {0}")]
     Interrupted(String),
+    /// The processes that did the work were stopped by Ctrl-C and have said so (exit code 130).
+    #[error("stopped")]
+    Stopped,
     /// A figure missed what it must reach (exit code 1).
     #[error("{0}")]
     Missed(String),
@@ -99,13 +102,14 @@ impl Failure {
             Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => 141,
             Self::Output(_) | Self::Stdout(_) => 6,
             Self::Partly(_) => 7,
-            Self::Interrupted(_) => 130,
+            Self::Interrupted(_) | Self::Stopped => 130,
         })
     }
 
-    /// Whether there is nothing to say: whoever closes a pipe early knows.
+    /// Whether there is nothing to say: whoever closes a pipe early knows, and other processes may have said it.
     pub(crate) fn is_silent(&self) -> bool {
-        matches!(self, Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        matches!(self, Self::Stopped)
+            || matches!(self, Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
     /// What to do about it, where that is not already said.
@@ -135,7 +139,7 @@ impl Failure {
             Self::Missed(_) => Self::Missed(said),
             Self::Partly(_) => Self::Partly(said),
             Self::Internal(_) => Self::Internal(said),
-            itself @ (Self::Sandbox(_) | Self::Stdout(_) | Self::Interrupted(_)) => itself,
+            itself @ (Self::Sandbox(_) | Self::Stdout(_) | Self::Interrupted(_) | Self::Stopped) => itself,
         }
     }
 

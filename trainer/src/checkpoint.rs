@@ -1,9 +1,10 @@
 //! Checkpoints: folders `global_step_N` that are whole or not there, and lead to the same next step.
 //!
 //! ```text
-//! latest_ckpt_global_step.txt     the newest step, written last
+//! latest_ckpt_global_step.txt     the step that was saved last, written last
+//! run.lock                        locked while a process trains here
 //! global_step_N/
-//!   manifest.json                 size and SHA-256 of every other file
+//!   manifest.json                 size and SHA-256 of every other file; of adapters, which base they belong to
 //!   trainer_state.json            step, optimiser steps, dropout position, and what the loop keeps
 //!   policy/trained.safetensors    trained parameters by name, in the master's type
 //!   policy/moments.safetensors    `exp_avg.NAME` and `exp_avg_sq.NAME`
@@ -19,6 +20,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use espalier_distributed::Reduction;
+use espalier_generator::output::{OutputError, RunLock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -37,6 +39,9 @@ const PREFIX: &str = "global_step_";
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     format: u32,
+    /// Identity of the model that adapters belong to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base: Option<String>,
     files: BTreeMap<String, FileEntry>,
 }
 
@@ -189,13 +194,13 @@ impl CheckpointStore {
         };
         write_json(&pending.path().join("trainer_state.json"), &state)?;
         let files = entries(pending.path())?;
-        write_json(&pending.path().join("manifest.json"), &Manifest { format: FORMAT, files })?;
+        write_json(&pending.path().join("manifest.json"), &Manifest { format: FORMAT, base: base_of(model), files })?;
         pending.finish()?;
         let latest = self.root.join(format!("{LATEST}.partial"));
         files::write(&latest, step.to_string().as_bytes())?;
         fs::rename(&latest, self.root.join(LATEST)).map_err(TrainError::io("rename", &latest))?;
         files::sync_folder(&self.root)?;
-        self.prune()
+        self.prune(step)
     }
 
     fn begin(&self, step: u64, critic: bool) -> Result<PendingFolder, TrainError> {
@@ -208,7 +213,8 @@ impl CheckpointStore {
         Ok(pending)
     }
 
-    fn steps(&self) -> Result<Vec<u64>, TrainError> {
+    /// The steps of which there are checkpoints, in their order.
+    pub fn steps(&self) -> Result<Vec<u64>, TrainError> {
         let entries = match fs::read_dir(&self.root) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -220,9 +226,11 @@ impl CheckpointStore {
         Ok(steps)
     }
 
-    fn prune(&self) -> Result<(), TrainError> {
+    /// Removes the oldest up to the step that was saved last, which stays. Later ones are not this run's.
+    fn prune(&self, last: u64) -> Result<(), TrainError> {
         let Some(keep) = self.keep else { return Ok(()) };
-        let steps = self.steps()?;
+        let mut steps = self.steps()?;
+        steps.retain(|step| *step <= last);
         for step in &steps[..steps.len().saturating_sub(keep.max(1))] {
             let path = self.path(*step);
             fs::remove_dir_all(&path).map_err(TrainError::io("remove", &path))?;
@@ -230,13 +238,70 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// The newest whole checkpoint, if there is one.
+    /// The checkpoint that was saved last, if there is one.
     pub fn latest(&self) -> Result<Option<Checkpoint>, TrainError> {
-        match self.steps()?.last() {
-            Some(step) => Checkpoint::open(&self.path(*step)).map(Some),
+        match self.latest_step()? {
+            Some(step) => Checkpoint::open(&self.path(step)).map(Some),
             None => Ok(None),
         }
     }
+
+    /// What the file beside the checkpoints names. A process that was killed before it could write that file has left a
+    /// later checkpoint that is newer than the file; without the file the latest step counts.
+    fn latest_step(&self) -> Result<Option<u64>, TrainError> {
+        let steps = self.steps()?;
+        let file = self.root.join(LATEST);
+        let named = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        let Some(named) = named.filter(|step| steps.contains(step)) else { return Ok(steps.last().copied()) };
+        let written = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
+        let since = written(&file);
+        let newer = |step: &u64| *step > named && written(&self.path(*step).join("manifest.json")) > since;
+        Ok(Some(steps.iter().copied().rfind(newer).unwrap_or(named)))
+    }
+
+    /// Refuses a folder whose checkpoints a run that goes on after `step` would meet: they are another run's. `resume` is the
+    /// key that says where a run goes on from.
+    pub fn expect_none_after(&self, step: u64, resume: &str) -> Result<(), TrainError> {
+        let mut steps = self.steps()?;
+        steps.retain(|other| *other > step);
+        let names: Vec<String> = steps.iter().map(|step| format!("`{PREFIX}{step}`")).collect();
+        let found = match names.as_slice() {
+            [] => return Ok(()),
+            [one] => one.clone(),
+            [first, .., last] => format!("{first} to {last}"),
+        };
+        let reason = if step == 0 {
+            format!(
+                "it holds checkpoints ({found}), and this run would start afresh; go on from them with \
+                 `{resume} = \"latest\"`, or choose another folder"
+            )
+        } else {
+            format!(
+                "it holds checkpoints of later steps ({found}) than step {step}, from which this run would go on; go on from \
+                 them, move them away, or choose another folder"
+            )
+        };
+        Err(TrainError::Exists { path: self.root.clone(), reason })
+    }
+
+    /// Keeps other processes from training in this folder for as long as the lock lives.
+    pub fn lock(&self) -> Result<RunLock, TrainError> {
+        fs::create_dir_all(&self.root).map_err(TrainError::io("create", &self.root))?;
+        RunLock::take(&self.root).map_err(|error| TrainError::Exists {
+            path: self.root.clone(),
+            reason: match error {
+                OutputError::Busy(_) => {
+                    "another process trains here; wait for its end, or choose another folder".to_owned()
+                }
+                other => other.to_string(),
+            },
+        })
+    }
+}
+
+/// The base that a model's adapters belong to.
+fn base_of(model: &TrainModel) -> Option<String> {
+    model.targets().and_then(|_| model.base()).map(str::to_owned)
 }
 
 fn save_trained(model: &TrainModel, folder: Option<&Path>) -> Result<(), TrainError> {
@@ -309,6 +374,7 @@ fn entry_of(path: &Path) -> Result<FileEntry, TrainError> {
 /// A whole checkpoint.
 pub struct Checkpoint {
     path: PathBuf,
+    base: Option<String>,
     state: State,
 }
 
@@ -327,6 +393,12 @@ impl Checkpoint {
         }
         let manifest = path.join("manifest.json");
         if !manifest.exists() {
+            let steps = CheckpointStore::new(path, None).steps()?;
+            if !steps.is_empty() {
+                let names: Vec<String> = steps.iter().map(|step| format!("`{PREFIX}{step}`")).collect();
+                let reason = format!("expected one checkpoint, found a folder of them; name one: {}", names.join(", "));
+                return Err(TrainError::File { path: path.to_owned(), reason });
+            }
             return Err(broken(
                 "expected a checkpoint with a `manifest.json`, found none: it is half-written".to_owned(),
             ));
@@ -348,7 +420,7 @@ impl Checkpoint {
                 )));
             }
         }
-        Ok(Self { path: path.to_owned(), state: read_json(&path.join("trainer_state.json"))? })
+        Ok(Self { path: path.to_owned(), base: manifest.base, state: read_json(&path.join("trainer_state.json"))? })
     }
 
     /// Where it lies.
@@ -386,7 +458,46 @@ impl Checkpoint {
         self.bring("critic", counts, model, optimizer)
     }
 
+    /// Adapters mean something only on the base that they were trained on, at the scaling that they were trained with.
+    fn fits(&self, model: &TrainModel) -> Result<(), TrainError> {
+        let wrong = |reason: String| Err(TrainError::File { path: self.path.clone(), reason });
+        let adapter = self.path.join("policy/adapter");
+        if model.targets().is_none() || !adapter.exists() {
+            return Ok(());
+        }
+        match (&self.base, model.base()) {
+            (Some(expected), Some(found)) if expected != found => {
+                return wrong(format!(
+                    "its adapter belongs to another base model: expected one with digest `{expected}`, found `{found}`; \
+                     give the model that it was trained on"
+                ));
+            }
+            (None, Some(_)) => tracing::warn!(
+                "`{}` does not say which base model its adapter belongs to (an older version wrote it): that it is this one \
+                 was not checked",
+                self.path.display()
+            ),
+            _ => {}
+        }
+        let (saved, own) = (peft::read_config(&adapter)?, &model.options().lora);
+        for (key, expected, found) in [
+            ("rank", saved.rank.to_string(), own.rank.to_string()),
+            ("alpha", saved.alpha.to_string(), own.alpha.to_string()),
+            ("use_rslora", saved.use_rslora.to_string(), own.use_rslora.to_string()),
+        ] {
+            if expected != found {
+                return wrong(format!(
+                    "`lora.{key}`: its adapter was trained with {expected}, this run has {found}: resume with the same settings"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn weights(&self, folder: &str, counts: Counts, model: &mut TrainModel) -> Result<(), TrainError> {
+        if folder == "policy" {
+            self.fits(model)?;
+        }
         let trained = SafetensorsReader::open(&self.path.join(folder).join("trained.safetensors"))?;
         model.set_trained(&mut |name, shape| trained.get(name, shape))?;
         model.set_passes(counts.passes);

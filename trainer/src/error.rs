@@ -42,6 +42,17 @@ pub enum TrainError {
         /// What is wrong, and what was expected.
         reason: String,
     },
+    /// What a run would write is there already.
+    #[error("`{}`: {reason}", path.display())]
+    Exists {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is there, and what to do.
+        reason: String,
+    },
+    /// Settings that cannot be used, in sentences that name their keys.
+    #[error("{0}")]
+    Settings(String),
     /// A tensor of a file does not fit the model.
     #[error("`{}`, tensor `{tensor}`: expected {expected}, found {found}", path.display())]
     Tensor {

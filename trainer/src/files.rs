@@ -221,7 +221,7 @@ impl PendingFolder {
     pub fn begin(target: &Path) -> Result<Self, TrainError> {
         if target.exists() {
             let reason = "it exists already; remove it or choose another place".to_owned();
-            return Err(TrainError::File { path: target.to_owned(), reason });
+            return Err(TrainError::Exists { path: target.to_owned(), reason });
         }
         let mut name = target.file_name().unwrap_or_default().to_owned();
         name.push(".partial");

@@ -110,7 +110,7 @@ pub struct Policy {
     pub model: TrainModel,
     /// Its optimiser.
     pub optimizer: AdamW,
-    /// The reference of KL terms where the model has no adapters; with adapters the base without them is the reference.
+    /// The reference of KL terms. Without one the base without adapters is the reference, where there are adapters.
     pub reference: Option<TrainModel>,
     algorithm: AlgorithmConfig,
     custom_loss: Option<Box<dyn PolicyLoss>>,

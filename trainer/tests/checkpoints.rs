@@ -12,6 +12,7 @@ use espalier_trainer::lora::LoraConfig;
 use espalier_trainer::model::Visit;
 use espalier_trainer::optimizer::{AdamW, OptimizerConfig};
 use espalier_trainer::sft;
+use espalier_trainer::sft::config::Resume;
 use espalier_trainer::sft::examples::Example;
 use espalier_trainer::{ModelOptions, TrainModel, TrainPrecision};
 use serde_json::json;
@@ -129,6 +130,96 @@ fn the_newest_few_stay() {
 }
 
 #[test]
+fn what_was_saved_last_is_the_latest_and_stays_whatever_lies_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, adam) = fresh(&lora(0.0), TrainPrecision::F32, Group::single());
+    let save = |step: u64| {
+        let store = CheckpointStore::new(folder.path(), Some(2));
+        store.save(step, &model, &adam, &json!(null), "base").unwrap();
+        store
+    };
+    save(10);
+    save(20);
+    // Another run's, begun later.
+    let store = save(3);
+    assert_eq!(store.latest().unwrap().unwrap().step(), 3);
+    assert_eq!(store.steps().unwrap(), [3, 10, 20]);
+    // Without the file that names it, the latest step counts.
+    std::fs::remove_file(folder.path().join("latest_ckpt_global_step.txt")).unwrap();
+    assert_eq!(store.latest().unwrap().unwrap().step(), 20);
+}
+
+#[test]
+fn a_checkpoint_whose_writer_was_killed_before_it_could_name_it_is_the_latest() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(folder.path(), None);
+    let (model, adam) = fresh(&lora(0.0), TrainPrecision::F32, Group::single());
+    store.save(1, &model, &adam, &json!(null), "base").unwrap();
+    let latest = folder.path().join("latest_ckpt_global_step.txt");
+    let written = std::fs::metadata(&latest).unwrap().modified().unwrap();
+    store.save(2, &model, &adam, &json!(null), "base").unwrap();
+    std::fs::write(&latest, "1").unwrap();
+    std::fs::File::options().write(true).open(&latest).unwrap().set_modified(written).unwrap();
+    assert_eq!(store.latest().unwrap().unwrap().step(), 2);
+}
+
+#[test]
+fn checkpoints_that_a_run_would_meet_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(folder.path(), None);
+    let (model, adam) = fresh(&lora(0.0), TrainPrecision::F32, Group::single());
+    for step in [1, 2, 3] {
+        store.save(step, &model, &adam, &json!(null), "base").unwrap();
+    }
+    let refused = |resume: Resume| resume.open(Some(&store), "resume_from").err().unwrap().to_string();
+    let error = refused(Resume::None);
+    assert!(
+        error.contains("(`global_step_1` to `global_step_3`)") && error.contains("resume_from = \"latest\""),
+        "{error}"
+    );
+    let error = refused(Resume::Path(store.path(2)));
+    assert!(error.contains("later steps (`global_step_3`) than step 2"), "{error}");
+    assert_eq!(Resume::Latest.open(Some(&store), "resume_from").unwrap().unwrap().step(), 3);
+}
+
+#[test]
+fn one_process_at_a_time_trains_in_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(folder.path().join("new"), None);
+    let lock = store.lock().unwrap();
+    let error = store.lock().unwrap_err().to_string();
+    assert!(error.contains("another process trains here"), "{error}");
+    drop(lock);
+    store.lock().unwrap();
+}
+
+#[test]
+fn an_adapter_is_refused_on_another_base_and_an_old_one_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::new(folder.path(), None);
+    let (model, adam) = fresh(&lora(0.0), TrainPrecision::F32, Group::single());
+    let path = store.save(1, &model, &adam, &json!(null), "base").unwrap();
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::copy(fixture("models/llama/config.json"), other.join("config.json")).unwrap();
+    let mut weights = std::fs::read(fixture("models/llama/model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    weights[8 + header] ^= 1;
+    std::fs::write(other.join("model.safetensors"), weights).unwrap();
+    let options =
+        ModelOptions { precision: TrainPrecision::F32, lora: lora(0.0), gradient_checkpointing: false, seed: 1 };
+    let mut other = TrainModel::load(&other, options, Group::single()).unwrap();
+    let error = store.latest().unwrap().unwrap().restore_weights(&mut other).unwrap_err().to_string();
+    assert!(error.contains("belongs to another base model"), "{error}");
+    // As versions before this one wrote it.
+    let manifest = path.join("manifest.json");
+    let mut old: serde_json::Value = serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();
+    assert!(old.as_object_mut().unwrap().remove("base").is_some());
+    std::fs::write(&manifest, old.to_string()).unwrap();
+    store.latest().unwrap().unwrap().restore_weights(&mut other).unwrap();
+}
+
+#[test]
 fn a_checkpoint_that_is_not_whole_is_refused_with_the_file_that_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let store = CheckpointStore::new(folder.path(), None);
@@ -231,5 +322,9 @@ fn other_settings_than_those_saved_are_refused() {
     let wide = LoraConfig { rank: 8, ..LoraConfig::default() };
     let (mut other, mut adam) = fresh(&wide, TrainPrecision::F32, Group::single());
     let error = checkpoint.restore(&mut other, &mut adam).unwrap_err().to_string();
-    assert!(error.contains("lora_A.weight") && error.contains("[8, 32]") && error.contains("[4, 32]"), "{error}");
+    assert!(error.contains("`lora.rank`: its adapter was trained with 4, this run has 8"), "{error}");
+    let loud = LoraConfig { alpha: 32.0, ..lora(0.0) };
+    let (mut other, mut adam) = fresh(&loud, TrainPrecision::F32, Group::single());
+    let error = checkpoint.restore(&mut other, &mut adam).unwrap_err().to_string();
+    assert!(error.contains("`lora.alpha`: its adapter was trained with 16, this run has 32"), "{error}");
 }

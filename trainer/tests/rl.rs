@@ -3,10 +3,12 @@
 mod common;
 
 use common::world::{Seen, World};
+use espalier_distributed::Group;
 use espalier_inference::SamplingParams;
 use espalier_trainer::lora::LoraConfig;
 use espalier_trainer::optimizer::OptimizerConfig;
 use espalier_trainer::rl::config::TrainConfig;
+use espalier_trainer::sft::config::Resume;
 
 #[test]
 fn a_policy_learns_what_is_rewarded_and_the_engine_samples_from_what_was_learned() {
@@ -66,6 +68,30 @@ fn a_run_that_was_stopped_goes_on_as_if_it_had_not_been() {
             assert!((a - b).abs() < 1e-4 * b.abs().max(1.0), "{name}: {parts:?}, {expected:?}");
         }
     }
+}
+
+#[test]
+fn a_run_that_starts_afresh_among_checkpoints_is_refused_before_anything_is_sampled() {
+    let world = World::new();
+    world.rows(&["a"]);
+    world.run(world.config(8, 1), &mut Seen::default());
+    let mut config = world.config(8, 2);
+    config.trainer.resume_mode = Resume::None;
+    let mut seen = Seen::default();
+    let error = world.parts(config, Some(world.engine()), Group::single()).run(&mut seen).err().unwrap().to_string();
+    assert!(error.contains("it holds checkpoints") && error.contains("trainer.resume_mode = \"latest\""), "{error}");
+    assert!(seen.steps.is_empty());
+}
+
+#[test]
+fn without_an_interval_nothing_is_evaluated() {
+    let world = World::new();
+    world.rows(&["a"]);
+    let mut seen = Seen::default();
+    let trainer = serde_json::json!({"eval_interval": 0, "eval_before_train": true});
+    let report = world.run(world.config_with(8, 1, &trainer), &mut seen);
+    assert_eq!((report.last_eval, report.taken), (None, 1));
+    assert!(seen.figure("eval/all/avg_score").is_empty());
 }
 
 #[test]

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use espalier_distributed::{Group, spawn_local};
+use espalier_distributed::{Group, LaunchError, spawn_local};
 use espalier_engine::{EngineOptions, LocalEngine, Precision};
 use espalier_envs::Registry;
 use espalier_generator::player::ModelTemplate;
 use espalier_inference::{ChatTemplate, Tokenizer};
 use espalier_trackers::{ConsoleOptions, Loggers, RunSpec, Tracker as _, Trackers};
-use espalier_trainer::checkpoint::Checkpoint;
+use espalier_trainer::checkpoint::{Checkpoint, CheckpointStore};
 use espalier_trainer::critic::Critic;
 use espalier_trainer::lora::LoraConfig;
 use espalier_trainer::optimizer::AdamW;
@@ -22,7 +22,7 @@ use espalier_trainer::rl::config::TrainConfig;
 use espalier_trainer::rl::engine::LocalSampler;
 use espalier_trainer::rl::prompts::Prompts;
 use espalier_trainer::rl::{TrainReport, TrainRun};
-use espalier_trainer::sft::config::SftConfig;
+use espalier_trainer::sft::config::{Resume, SftConfig};
 use espalier_trainer::sft::data::{DataSet, ReadOptions, load};
 use espalier_trainer::sft::examples::ChatEncoder;
 use espalier_trainer::sft::{Numbers, SftReport, SftRun, Watch};
@@ -41,7 +41,8 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let text = error.to_string();
         match error {
-            TrainError::Config { .. } => Self::Configuration(text),
+            TrainError::Config { .. } | TrainError::Settings(_) => Self::Configuration(text),
+            TrainError::Exists { .. } => Self::Output(text),
             TrainError::Io { action: "create" | "write" | "sync" | "rename" | "remove", .. } => Self::Output(text),
             TrainError::Model(_) | TrainError::Io { .. } | TrainError::File { .. } | TrainError::Tensor { .. } => {
                 Self::Data(text)
@@ -78,13 +79,48 @@ fn launch(processes: usize) -> Result<(), Failure> {
         }
     }
     let none: [(&str, &str); 0] = [];
-    spawn_local(processes, &program, arguments, none).map_err(|error| Failure::Internal(error.to_string()))
+    spawn_local(processes, &program, arguments, none).map_err(|error| match error {
+        LaunchError::Interrupted { killed: false, .. } => Failure::Stopped,
+        LaunchError::Interrupted { killed: true, .. } => {
+            Failure::Interrupted("a second signal ended all processes at once; checkpoints before are kept".to_owned())
+        }
+        other => Failure::Internal(other.to_string()),
+    })
+}
+
+/// Whether this is one process of a job that another program started.
+fn is_rank() -> bool {
+    let set = |name: &str| std::env::var_os(name).is_some();
+    set("RANK") || set("SLURM_PROCID") && set("SLURM_NTASKS")
+}
+
+/// Says what is said once, not by every process of a job.
+fn warn(warnings: &[String]) {
+    for warning in warnings.iter().filter(|_| !is_rank()) {
+        say!("warning: {warning}");
+    }
+}
+
+/// Says where `latest` has nothing to go on from.
+fn say_fresh(resume: &Resume, root: Option<&Path>) -> Result<(), Failure> {
+    if let (Resume::Latest, Some(root), false) = (resume, root, is_rank())
+        && CheckpointStore::new(root, None).steps()?.is_empty()
+    {
+        say!("`{}` holds no checkpoint: this run begins at the beginning", root.display());
+    }
+    Ok(())
+}
+
+/// Says how many steps changed nothing.
+fn say_skipped(skipped: u64) {
+    if skipped > 0 {
+        say!("warning: {skipped} optimiser steps were left out, as their gradients were not finite");
+    }
 }
 
 /// This process's place among those of the job.
 fn group() -> Result<Group, Failure> {
-    let set = |name: &str| std::env::var_os(name).is_some();
-    if set("RANK") || set("SLURM_PROCID") && set("SLURM_NTASKS") {
+    if is_rank() {
         return Group::from_env().map_err(|error| Failure::Configuration(error.to_string()));
     }
     Ok(Group::single())
@@ -135,28 +171,40 @@ const SHOWN: [&str; 15] = [
     "timing/step",
 ];
 
-/// Where a run's numbers go; the first process alone reports.
-fn reporter(
-    first: bool,
-    logger: &Value,
-    names: (&str, &str),
-    folder: &Path,
+/// The same of `sft`, whose evaluations have one figure each.
+const SHOWN_OF_SFT: [&str; 6] =
+    ["train/loss", "train/grad_norm", "train/lr", "train/tokens_per_second", "eval/", "timing/step"];
+
+/// What a reporter needs to know of a run.
+struct Reported<'a> {
+    /// The key of `logger`, and what it says.
+    logger: (&'a str, &'a Value),
+    /// Project and run.
+    names: (&'a str, &'a str),
+    /// Where files go.
+    folder: &'a Path,
+    /// The whole configuration.
     config: Value,
-    stop: Arc<AtomicBool>,
-    quiet: bool,
-) -> Result<Reporter, Failure> {
+    /// What a console shows.
+    shown: &'a [&'a str],
+}
+
+/// Where a run's numbers go; the first process alone reports.
+fn reporter(first: bool, of: Reported<'_>, stop: Arc<AtomicBool>, quiet: bool) -> Result<Reporter, Failure> {
     if !first {
         return Ok(Reporter { trackers: None, stop, quiet: true });
     }
+    let (key, logger) = of.logger;
     let loggers: Loggers =
-        serde_json::from_value(logger.clone()).map_err(|error| Failure::Configuration(format!("`logger`: {error}")))?;
+        serde_json::from_value(logger.clone()).map_err(|error| Failure::Configuration(format!("`{key}`: {error}")))?;
+    let prefixes = of.shown.iter().map(|&name| name.to_owned()).collect();
     let spec = RunSpec {
         logger: loggers,
-        project_name: names.0.to_owned(),
-        run_name: names.1.to_owned(),
-        directory: folder.to_owned(),
-        config,
-        console: ConsoleOptions { prefixes: SHOWN.map(str::to_owned).to_vec(), ..ConsoleOptions::default() },
+        project_name: of.names.0.to_owned(),
+        run_name: of.names.1.to_owned(),
+        directory: of.folder.to_owned(),
+        config: of.config,
+        console: ConsoleOptions { prefixes, ..ConsoleOptions::default() },
         ..RunSpec::default()
     };
     let trackers = Trackers::open(&spec).map_err(|error| Failure::Configuration(error.to_string()))?;
@@ -196,25 +244,34 @@ pub(crate) fn sft(arguments: SftArguments) -> Result<(), Failure> {
         config.train_datasets.push(espalier_trainer::sft::config::DataEntry::Spec(spec));
     }
     config.model.path = settings::model_folder(&config.model.path);
-    for warning in config.validate()? {
-        say!("warning: {warning}");
-    }
-    if let Some(processes) = arguments.nproc.filter(|n| *n > 1) {
-        return tokio::task::block_in_place(|| launch(processes));
+    warn(&config.validate()?);
+    config.check_places()?;
+    say_fresh(&config.resume_from, config.ckpt_path.as_deref())?;
+    if let Some(processes) = arguments.nproc.filter(|n| n.get() > 1) {
+        return tokio::task::block_in_place(|| launch(processes.get()));
     }
     let cancel = CancellationToken::new();
     let (stop, task) = stop_flag(&cancel);
-    let json = arguments.json;
+    let (json, kept) = (arguments.json, config.ckpt_path.is_some());
     let report = blocking(|| run_sft(config, stop, json));
     task.abort();
     let (report, first) = report?;
     if first {
+        say_skipped(report.skipped);
         if json {
             let p = report.position;
             outln!(
                 "{}",
-                json!({"steps": p.step, "examples": p.examples, "loss": report.last_loss, "finished": report.finished})
+                json!({
+                    "steps": p.step,
+                    "examples": p.examples,
+                    "loss": report.last_loss,
+                    "skipped_steps": report.skipped,
+                    "finished": report.finished,
+                })
             )?;
+        } else if report.taken == 0 && report.finished {
+            outln!("nothing left to do: all {} steps were done before", report.position.step)?;
         } else {
             outln!(
                 "{} steps, {} examples, last loss {:.4}",
@@ -224,16 +281,18 @@ pub(crate) fn sft(arguments: SftArguments) -> Result<(), Failure> {
             )?;
         }
     }
-    finished(report.finished)
+    finished(report.finished, kept, "resume_from")
 }
 
-fn finished(whole: bool) -> Result<(), Failure> {
+fn finished(whole: bool, kept: bool, resume: &str) -> Result<(), Failure> {
     if whole {
         return Ok(());
     }
-    Err(Failure::Interrupted(
-        "the last checkpoint is kept; the same command with `latest` to resume from goes on".to_owned(),
-    ))
+    Err(Failure::Interrupted(if kept {
+        format!("the last checkpoint is kept; the same command with `{resume}=latest` goes on")
+    } else {
+        "nothing is kept, as there is no `ckpt_path`".to_owned()
+    }))
 }
 
 fn run_sft(config: SftConfig, stop: Arc<AtomicBool>, quiet: bool) -> Result<(SftReport, bool), Failure> {
@@ -254,6 +313,7 @@ fn run_sft(config: SftConfig, stop: Arc<AtomicBool>, quiet: bool) -> Result<(Sft
         max_length: config.max_length,
         overlong: config.overlong,
         cache: cache.filter(|_| !config.disable_cache),
+        vocab: u64::try_from(espalier_engine::models::read_config(&base)?.decoder.vocab).ok(),
         vocabulary: vocabulary(&base),
     };
     let read = |entries: &[espalier_trainer::sft::config::DataEntry]| -> Result<Vec<DataSet>, Failure> {
@@ -282,7 +342,14 @@ fn run_sft(config: SftConfig, stop: Arc<AtomicBool>, quiet: bool) -> Result<(Sft
     let folder = config.ckpt_path.clone().unwrap_or_else(|| PathBuf::from("runs").join(&config.run_name));
     let names = (config.project_name.clone(), config.run_name.clone());
     let as_json = serde_json::to_value(&config).unwrap_or_default();
-    let mut watch = reporter(first, &config.logger, (&names.0, &names.1), &folder, as_json, stop, quiet)?;
+    let reported = Reported {
+        logger: ("logger", &config.logger),
+        names: (&names.0, &names.1),
+        folder: &folder,
+        config: as_json,
+        shown: &SHOWN_OF_SFT,
+    };
+    let mut watch = reporter(first, reported, stop, quiet)?;
     let export_path = config.export_path.clone();
     let run = SftRun { config, model, train, eval };
     let outcome = run.run(&mut watch);
@@ -329,31 +396,40 @@ pub(crate) fn train(arguments: TrainArguments) -> Result<(), Failure> {
     let mut config: TrainConfig = read("train", Some(&arguments.config), &arguments.overrides)?;
     let path = settings::model_folder(&config.trainer.policy.model.path);
     config.trainer.policy.model.path = path;
-    for warning in config.validate()? {
-        say!("warning: {warning}");
-    }
-    if let Some(processes) = arguments.nproc.filter(|n| *n > 1) {
-        return tokio::task::block_in_place(|| launch(processes));
+    warn(&config.validate()?);
+    config.check_places()?;
+    say_fresh(&config.trainer.resume_mode, config.trainer.ckpt_path.as_deref())?;
+    if let Some(processes) = arguments.nproc.filter(|n| n.get() > 1) {
+        return tokio::task::block_in_place(|| launch(processes.get()));
     }
     let cancel = CancellationToken::new();
     let (stop, task) = stop_flag(&cancel);
     let runtime = tokio::runtime::Handle::current();
-    let json = arguments.json;
+    let (json, kept) = (arguments.json, config.trainer.ckpt_path.is_some());
     let report = blocking(|| run_train(config, runtime, cancel, stop, json));
     task.abort();
     let (report, first) = report?;
     if first {
+        say_skipped(report.skipped);
         if json {
             outln!(
                 "{}",
-                json!({"steps": report.steps, "reward": report.last_reward, "eval": report.last_eval, "finished": report.finished})
+                json!({
+                    "steps": report.steps,
+                    "reward": report.last_reward,
+                    "eval": report.last_eval,
+                    "skipped_steps": report.skipped,
+                    "finished": report.finished,
+                })
             )?;
+        } else if report.taken == 0 && report.finished {
+            outln!("nothing left to do: all {} steps were done before", report.steps)?;
         } else {
             let eval = report.last_eval.map(|e| format!(", evaluation {e:.3}")).unwrap_or_default();
             outln!("{} steps, last mean reward {:.3}{eval}", report.steps, report.last_reward)?;
         }
     }
-    finished(report.finished)
+    finished(report.finished, kept, "trainer.resume_mode")
 }
 
 fn run_train(
@@ -382,17 +458,22 @@ fn run_train(
     };
     let model = TrainModel::load(&base, options(t.policy.model.lora.clone()), group)?;
     let frozen = |path: &Path| TrainModel::load_frozen(path, options(LoraConfig::default()), model.shared_group());
-    let reference = if needs_reference(&t.algorithm) && model.targets().is_none() {
-        let own = &t.reference.model.path;
-        Some(frozen(&if own.as_os_str().is_empty() { base.clone() } else { settings::model_folder(own) })?)
-    } else {
-        None
+    // With adapters the base without them is the reference, unless another model is named.
+    let own = Some(&t.reference.model.path).filter(|path| !path.as_os_str().is_empty()).map(settings::model_folder);
+    let reference = match own.filter(|path| !same_folder(path, &base)) {
+        _ if !needs_reference(&t.algorithm) => None,
+        Some(path) => {
+            same_tokenizer("trainer.ref.model.path", &base, &path)?;
+            Some(frozen(&path)?)
+        }
+        None if model.targets().is_none() => Some(frozen(&base)?),
+        None => None,
     };
     let teacher = match &t.algorithm.distillation {
         None => None,
         Some(_) => {
             let path = settings::model_folder(&t.teacher.model.path);
-            same_tokenizer(&base, &path)?;
+            same_tokenizer("trainer.teacher.model.path", &base, &path)?;
             Some(frozen(&path)?)
         }
     };
@@ -427,8 +508,14 @@ fn run_train(
     let policy = Policy::new(model, optimizer, reference, t.algorithm.clone(), None)?;
     let folder = t.ckpt_path.clone().unwrap_or_else(|| PathBuf::from("runs").join(&t.run_name));
     let as_json = serde_json::to_value(&config).unwrap_or_default();
-    let names = (t.project_name.as_str(), t.run_name.as_str());
-    let mut watch = reporter(first, &t.logger, names, &folder, as_json, stop, quiet)?;
+    let reported = Reported {
+        logger: ("trainer.logger", &t.logger),
+        names: (&t.project_name, &t.run_name),
+        folder: &folder,
+        config: as_json,
+        shown: &SHOWN,
+    };
+    let mut watch = reporter(first, reported, stop, quiet)?;
     let export_path = t.export_path.clone();
     let run = TrainRun::new(config, policy, sampler, train, runtime);
     let run = TrainRun { critic, teacher, eval, cancel, ..run };
@@ -443,22 +530,33 @@ fn run_train(
     Ok((report, first))
 }
 
-/// A teacher judges the tokens that the policy sampled: they must mean the same to it.
-fn same_tokenizer(policy: &Path, teacher: &Path) -> Result<(), Failure> {
+/// Whether two paths lead to the same folder.
+fn same_folder(a: &Path, b: &Path) -> bool {
+    a == b || a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b)
+}
+
+/// A teacher or a reference judges the tokens that the policy sampled: they must mean the same to it. `key` names it.
+fn same_tokenizer(key: &str, policy: &Path, other: &Path) -> Result<(), Failure> {
     let tokens = |folder: &Path| Tokenizer::from_dir(folder).map_err(|e| Failure::Data(e.to_string()));
-    let (own, other) = (tokens(policy)?, tokens(teacher)?);
-    if (0..own.vocab_size() as u32).all(|id| own.token(id) == other.token(id)) {
+    let (own, others) = (tokens(policy)?, tokens(other)?);
+    if (0..own.vocab_size() as u32).all(|id| own.token(id) == others.token(id)) {
         return Ok(());
     }
     Err(Failure::Configuration(format!(
-        "`trainer.teacher.model.path`: expected a model of the policy's tokenizer, found one whose tokens differ (`{}`); \
-         choose a teacher of the policy's family",
-        teacher.display()
+        "`{key}`: expected a model of the policy's tokenizer, found one whose tokens differ (`{}`); choose one of the policy's \
+         family",
+        other.display()
     )))
 }
 
 pub(crate) fn export(arguments: ExportArguments) -> Result<(), Failure> {
     let base = settings::model_folder(&arguments.base);
+    if arguments.out.exists() {
+        return Err(Failure::Output(format!(
+            "`{}`: it exists already; remove it or choose another place",
+            arguments.out.display()
+        )));
+    }
     let checkpoint = Checkpoint::open(&arguments.checkpoint)?;
     let adapter = checkpoint.path().join("policy/adapter");
     let lora = if adapter.exists() { peft::read_config(&adapter)? } else { LoraConfig::default() };

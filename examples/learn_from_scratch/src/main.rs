@@ -1,7 +1,8 @@
 //! `learn-from-scratch`: makes what `espalier sft` and `espalier train` start from, and draws what came of it.
-#![allow(clippy::print_stdout, reason = "a program that says what it made")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that says what it made")]
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use espalier_example_learn_from_scratch::{Failure, demos, model, plot, vocabulary};
@@ -39,8 +40,18 @@ enum Command {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
-    match Arguments::parse().command {
+async fn main() -> ExitCode {
+    match run(Arguments::parse().command).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Prepare { out, seed, rows } => {
             let folder = out.join("model");
             std::fs::create_dir_all(&folder)?;

@@ -41,7 +41,10 @@ pub fn write(out: &Path, curves: &[String]) -> Result<(), Failure> {
         let (name, file) = curve.split_once('=').ok_or_else(|| format!("expected NAME=FILE, got `{curve}`"))?;
         by_name.entry(name).or_default().push(points(Path::new(file))?);
     }
-    std::fs::write(out, picture(&by_name)?)?;
+    if let Some(folder) = out.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).map_err(|error| format!("cannot create `{}`: {error}", folder.display()))?;
+    }
+    std::fs::write(out, picture(&by_name)?).map_err(|error| format!("cannot write `{}`: {error}", out.display()))?;
     Ok(())
 }
 
@@ -66,8 +69,9 @@ fn picture(curves: &BTreeMap<&str, Vec<Vec<(f64, f64)>>>) -> Result<String, std:
             y(value) + 4.0,
         )?;
     }
-    for part in 0..=4 {
-        let step = (last * f64::from(part) / 4.0).round();
+    let mut steps: Vec<f64> = (0..=4).map(|part| (last * f64::from(part) / 4.0).round()).collect();
+    steps.dedup();
+    for step in steps {
         writeln!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{step}</text>",

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 pub use export::{ExportError, ExportOptions, ExportRows, GeneratorOutput};
 pub use reader::{TrajectoryReader, read_trees};
-pub use writer::{OutputOptions, Resumed, RunWriter};
+pub use writer::{OutputOptions, Resumed, RunLock, RunWriter};
 
 /// Why trajectories could not be written or read.
 #[derive(Debug, Error)]

@@ -85,7 +85,7 @@ pub struct RunWriter {
     next_part: u32,
     /// Trajectories that wait for their row group.
     waiting: Vec<Trajectory>,
-    _lock: File,
+    _lock: RunLock,
 }
 
 struct Part {
@@ -98,18 +98,27 @@ struct Part {
 /// How long a lock that another process holds is tried again.
 const LOCK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Locks a run's folder. A process that this program starts holds copies of its locks until it has become another program,
-/// so a lock that was just given up may look taken for a moment.
-fn take(lock: &File, path: &Path, directory: &Path) -> Result<(), OutputError> {
-    let until = std::time::Instant::now() + LOCK_PATIENCE;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(std::fs::TryLockError::Error(error)) => return Err(OutputError::io(path, "lock it")(error)),
-            Err(std::fs::TryLockError::WouldBlock) if std::time::Instant::now() < until => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
+/// A folder that one process writes to: its `run.lock` is locked for as long as this lives.
+#[derive(Debug)]
+pub struct RunLock(#[expect(dead_code, reason = "held, not read")] File);
+
+impl RunLock {
+    /// Locks an existing folder. A process that this program starts holds copies of its locks until it has become another
+    /// program, so a lock that was just given up may look taken for a moment.
+    pub fn take(directory: &Path) -> Result<Self, OutputError> {
+        let path = directory.join("run.lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(OutputError::io(&path, "open it"))?;
+        let until = std::time::Instant::now() + LOCK_PATIENCE;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Self(lock)),
+                Err(std::fs::TryLockError::Error(error)) => return Err(OutputError::io(&path, "lock it")(error)),
+                Err(std::fs::TryLockError::WouldBlock) if std::time::Instant::now() < until => {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                Err(std::fs::TryLockError::WouldBlock) => return Err(OutputError::Busy(directory.to_owned())),
             }
-            Err(std::fs::TryLockError::WouldBlock) => return Err(OutputError::Busy(directory.to_owned())),
         }
     }
 }
@@ -144,14 +153,7 @@ impl RunWriter {
     }
 
     fn open(directory: &Path, options: OutputOptions) -> Result<Self, OutputError> {
-        let lock_path = directory.join("run.lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(OutputError::io(&lock_path, "open it"))?;
-        take(&lock, &lock_path, directory)?;
+        let lock = RunLock::take(directory)?;
         let next_part = parts(directory)?.iter().filter_map(|path| part_number(path)).max().map_or(0, |last| last + 1);
         Ok(Self {
             directory: directory.to_owned(),

@@ -106,10 +106,12 @@ pub enum LaunchError {
         stderr: String,
     },
     /// The launcher was told to end, passed that on, and all ranks ended.
-    #[error("ended by {signal}, which was passed on to all ranks")]
+    #[error("ended by {signal}, {}", if *.killed { "and killed by a second signal" } else { "which was passed on to all ranks" })]
     Interrupted {
-        /// The signal.
+        /// The first signal.
         signal: Signal,
+        /// Whether a second one came before all ranks had ended, which killed them.
+        killed: bool,
     },
     /// The system did not let the launcher watch its ranks; they were killed.
     #[error("could not watch the ranks: {0}")]
@@ -161,6 +163,9 @@ impl LocalStore {
 /// - When one fails, the others get SIGTERM, after 30 seconds SIGKILL, and the error names the one that failed first.
 /// - SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; the handlers stay for the life of the process. Ranks get
 ///   SIGTERM when the launcher dies.
+/// - After SIGINT, SIGTERM or SIGHUP the ranks have the time that they need: what they save may be large. A second of these
+///   signals kills them. A rank that then ends with 128 and the signal's number, or with 130, did what it was told. Where all
+///   end with 0 the work was done before the signal came.
 /// - `ESPALIER_RANK_OUTPUT` says whose output is shown; see [`RankOutput`].
 ///
 /// Blocks; in an async program call it where blocking is allowed.
@@ -247,7 +252,8 @@ impl Job {
             ranks.spawn(attend(rank, child, self.output, send.subscribe()));
         }
         let mut failed: Option<Ended> = None;
-        let mut interrupted = None;
+        let mut interrupted: Option<Signal> = None;
+        let (mut obeyed, mut killed) = (false, false);
         let mut kill_at = None;
         loop {
             let patience = kill_at;
@@ -258,8 +264,10 @@ impl Job {
                     let mut all = vec![ended];
                     all.extend(std::iter::from_fn(|| ranks.try_join_next()));
                     let all: Vec<Ended> = all.into_iter().map(|r| r.map_err(io::Error::other)?).collect::<io::Result<_>>()?;
+                    let told = |end: RankEnd| interrupted.is_some_and(|signal| killed || obeys(end, signal));
+                    obeyed |= all.iter().any(|e| told(e.end));
                     if failed.is_none() {
-                        let bad = all.into_iter().filter(|e| e.end != RankEnd::Exit(0));
+                        let bad = all.into_iter().filter(|e| e.end != RankEnd::Exit(0) && !told(e.end));
                         failed = bad.min_by_key(|e| (matches!(e.end, RankEnd::Exit(_)), e.rank));
                         if failed.is_some() {
                             let _ = send.send(Signal::SIGTERM); // fails where no rank is left
@@ -268,11 +276,11 @@ impl Job {
                     }
                 }
                 Some((signal, ends)) = received.recv() => {
-                    let _ = send.send(signal);
+                    killed |= ends && interrupted.is_some();
                     if ends {
                         interrupted.get_or_insert(signal);
-                        kill_at.get_or_insert(Instant::now() + GRACE);
                     }
+                    let _ = send.send(if killed && ends { Signal::SIGKILL } else { signal });
                 }
                 () = async { tokio::time::sleep_until(patience.unwrap_or_else(Instant::now)).await }, if patience.is_some() => {
                     let _ = send.send(Signal::SIGKILL);
@@ -281,12 +289,18 @@ impl Job {
             }
         }
         match (interrupted, failed) {
-            (Some(signal), _) => Err(LaunchError::Interrupted { signal }),
-            (None, Some(Ended { rank, end, stderr })) => {
-                Err(LaunchError::Rank { rank, world: self.world, end, stderr })
-            }
-            (None, None) => Ok(()),
+            (_, Some(Ended { rank, end, stderr })) => Err(LaunchError::Rank { rank, world: self.world, end, stderr }),
+            (Some(signal), None) if obeyed || killed => Err(LaunchError::Interrupted { signal, killed }),
+            (_, None) => Ok(()),
         }
+    }
+}
+
+/// Whether this is how a rank ends that was told to by a signal.
+fn obeys(end: RankEnd, signal: Signal) -> bool {
+    match end {
+        RankEnd::Exit(code) => code == 128 + signal as i32 || code == 128 + Signal::SIGINT as i32,
+        RankEnd::Signal(number) => number == signal as i32,
     }
 }
 

@@ -102,8 +102,9 @@ fn signals_reach_every_rank() {
     for (signal, ends) in [(Signal::SIGTERM, true), (Signal::SIGINT, true), (Signal::SIGUSR1, false)] {
         let name = signal.as_str().trim_start_matches("SIG");
         let script = format!(
-            r#"trap 'echo {name} > "{folder}/{name}-$RANK"; exit 0' {name}; echo ready; while :; do sleep 0.05; done"#,
-            folder = folder.path().display()
+            r#"trap 'echo {name} > "{folder}/{name}-$RANK"; exit {code}' {name}; echo ready; while :; do sleep 0.05; done"#,
+            folder = folder.path().display(),
+            code = if ends { 130 } else { 0 },
         );
         let running = Running::start(launcher(2, &script).env("ESPALIER_RANK_OUTPUT", "all"));
         let mut ready = [running.line("[rank "), running.line("[rank ")];
@@ -118,6 +119,40 @@ fn signals_reach_every_rank() {
         assert_eq!(ended.code, Some(if ends { 3 } else { 0 }), "{ended:?}");
         assert_eq!(ended.stderr.contains(&format!("ended by {signal}")), ends, "{ended:?}");
     }
+}
+
+#[test]
+fn ranks_that_were_done_when_a_signal_came_ended_well() {
+    let running = Running::start(&mut launcher(1, "trap 'exit 0' INT; echo ready; while :; do sleep 0.05; done"));
+    running.line("ready");
+    kill(running.pid(), Signal::SIGINT).expect("signalled");
+    let ended = running.end();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
+}
+
+#[test]
+fn a_second_signal_kills_ranks_that_take_their_time() {
+    let script = "trap 'echo saving' INT; echo ready; while :; do sleep 0.05; done";
+    let running = Running::start(&mut launcher(2, script));
+    running.line("ready");
+    kill(running.pid(), Signal::SIGINT).expect("signalled");
+    running.line("saving");
+    kill(running.pid(), Signal::SIGINT).expect("signalled");
+    let ended = running.end();
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("ended by SIGINT, and killed by a second signal"), "{ended:?}");
+}
+
+#[test]
+fn a_rank_that_fails_while_it_obeys_a_signal_is_named() {
+    let script =
+        r#"trap 'if [ "$RANK" = 1 ]; then exit 7; else exit 130; fi' INT; echo ready; while :; do sleep 0.05; done"#;
+    let running = Running::start(launcher(2, script).env("ESPALIER_RANK_OUTPUT", "all"));
+    running.line("[rank ");
+    running.line("[rank ");
+    kill(running.pid(), Signal::SIGINT).expect("signalled");
+    let ended = running.end();
+    assert!(ended.stderr.contains("rank 1 of 2 exited with status 7"), "{ended:?}");
 }
 
 #[test]

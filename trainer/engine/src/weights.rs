@@ -75,6 +75,23 @@ impl Weights {
         Ok(weights)
     }
 
+    /// What tells a model from others: every tensor's name, type and shape and the first 256 bytes of its values. Reads next to
+    /// nothing, and does not depend on how tensors are shared out over files.
+    pub fn outline(&self) -> Result<Vec<u8>, ModelError> {
+        let mut outline = Vec::new();
+        for (name, shard) in &self.place {
+            let shard = &self.shards[*shard];
+            let Some(info) = shard.metadata.info(name) else { continue };
+            outline.extend(format!("{name} {:?} {:?}\n", info.dtype, info.shape).into_bytes());
+            let (from, to) = info.data_offsets;
+            let mut start = vec![0; (to - from).min(256)];
+            let read = shard.file.read_exact_at(&mut start, shard.data + from as u64);
+            read.map_err(|source| ModelError::Io { action: "read", path: shard.path.clone(), source })?;
+            outline.extend(start);
+        }
+        Ok(outline)
+    }
+
     /// Opens one file.
     pub fn open_file(path: &Path, precision: Precision) -> Result<Self, ModelError> {
         let folder = path.to_owned();

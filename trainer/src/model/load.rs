@@ -18,6 +18,7 @@ use super::unit::{RootPlaces, Unit, layer_places};
 use super::{ModelOptions, TrainModel};
 use crate::decoder;
 use crate::error::TrainError;
+use crate::files;
 use crate::layout::{Flat, Part, UnitLayout};
 use crate::lora::{LoraConfig, LoraInit};
 
@@ -78,7 +79,7 @@ impl TrainModel {
             }
             Role::Policy | Role::Frozen => None,
         };
-        let known = Self::build(&config, options, group, &Source::Files { weights: &weights, new }, role)?;
+        let mut known = Self::build(&config, options, group, &Source::Files { weights: &weights, new }, role)?;
         let names: BTreeSet<&str> = known.names().collect();
         let surplus = |name: &&str| {
             let known = names.contains(name) || name.ends_with("rotary_emb.inv_freq");
@@ -91,6 +92,9 @@ impl TrainModel {
                 expected: "a family of which this trainer knows all tensors".to_owned(),
                 found: format!("an unknown tensor `{name}` in the weights"),
             }));
+        }
+        if known.targets.is_some() {
+            known.base = Some(files::sha256(&weights.outline()?).chars().take(32).collect());
         }
         Ok(known)
     }
@@ -182,6 +186,7 @@ impl TrainModel {
             layers,
             units,
             passes: 0,
+            base: None,
             busy: Cell::default(),
         })
     }

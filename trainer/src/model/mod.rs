@@ -104,10 +104,17 @@ pub struct TrainModel {
     pub(crate) units: Vec<Unit>,
     /// Passes so far, which seed the dropout.
     passes: u64,
+    /// Identity of the folder that it was loaded from.
+    base: Option<String>,
     busy: Cell<Duration>,
 }
 
 impl TrainModel {
+    /// Identity of the folder that a model with adapters was loaded from.
+    pub fn base(&self) -> Option<&str> {
+        self.base.as_deref()
+    }
+
     /// The decoder's shape.
     pub fn config(&self) -> &DecoderConfig {
         &self.config

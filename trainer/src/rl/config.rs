@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use espalier_algorithms::config::{AlgorithmConfig, Context};
+use espalier_algorithms::config::{AdvantageEstimatorKind, AlgorithmConfig, Context};
+use espalier_algorithms::tree::TreeCredit;
 use espalier_datasets::Source;
 use espalier_generator::{LoopOptions, RowMode, TreeLimits};
 use espalier_inference::SamplingParams;
@@ -76,7 +77,7 @@ pub struct TeacherSection {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReferenceSection {
-    /// The model; the policy's own path where it is empty.
+    /// The model, of the policy's tokenizer; the policy's own path where it is empty.
     pub model: ModelSection,
 }
 
@@ -110,7 +111,7 @@ pub struct TrainerSection {
     pub update_epochs_per_batch: u32,
     /// Tokens that go through the model at once.
     pub max_tokens_per_microbatch: usize,
-    /// Steps between evaluations; 0 for none.
+    /// Steps between evaluations; 0 for none, before the first step neither.
     pub eval_interval: u64,
     /// Whether to evaluate before the first step.
     pub eval_before_train: bool,
@@ -308,6 +309,7 @@ impl TrainConfig {
             ("trainer.critic_mini_batch_size", t.critic_mini_batch_size as u64),
             ("trainer.max_tokens_per_microbatch", t.max_tokens_per_microbatch as u64),
             ("trainer.epochs", t.epochs),
+            ("trainer.max_training_steps", t.max_training_steps.unwrap_or(1)),
             ("trainer.update_epochs_per_batch", u64::from(t.update_epochs_per_batch)),
             ("generator.n_samples_per_prompt", u64::from(g.n_samples_per_prompt)),
             ("generator.eval_n_samples_per_prompt", u64::from(g.eval_n_samples_per_prompt)),
@@ -322,7 +324,8 @@ impl TrainConfig {
             let expected = format!("a divisor of `trainer.train_batch_size` = {}", t.train_batch_size);
             return wrong("trainer.policy_mini_batch_size", &expected, t.policy_mini_batch_size.to_string());
         }
-        if needs_critic(&t.algorithm) && !t.train_batch_size.is_multiple_of(t.critic_mini_batch_size) {
+        let has_critic = !t.critic.model.path.as_os_str().is_empty();
+        if needs_critic(&t.algorithm) && has_critic && !t.train_batch_size.is_multiple_of(t.critic_mini_batch_size) {
             let expected = format!("a divisor of `trainer.train_batch_size` = {}", t.train_batch_size);
             return wrong("trainer.critic_mini_batch_size", &expected, t.critic_mini_batch_size.to_string());
         }
@@ -360,7 +363,7 @@ impl TrainConfig {
             ("generator.limits", g.limits.check()),
         ] {
             if let Err((name, found)) = checked {
-                return wrong(&format!("{key}.{name}"), "a value that can be played", found);
+                return Err(TrainError::Settings(format!("`{key}.{name}` {found}")));
             }
         }
         t.policy.optimizer_config.validate("trainer.policy.optimizer_config")?;
@@ -375,12 +378,18 @@ impl TrainConfig {
             samples_per_prompt: g.n_samples_per_prompt,
             ..Context::default()
         };
-        let found = t.algorithm.validate(&context).map_err(|e| TrainError::Config {
-            key: "trainer.algorithm".to_owned(),
-            expected: "settings that go together".to_owned(),
-            found: e.to_string(),
-        })?;
+        let found = t.algorithm.validate(&context).map_err(|e| TrainError::Settings(e.to_string()))?;
         warnings.extend(found.iter().map(ToString::to_string));
+        let by_token =
+            matches!(t.algorithm.advantage_estimator, AdvantageEstimatorKind::Gae | AdvantageEstimatorKind::NoOp);
+        if by_token && g.train_child_trajectories && t.algorithm.tree_credit != TreeCredit::Own {
+            return wrong(
+                "trainer.algorithm.tree_credit",
+                "`own`, as `generator.train_child_trajectories` is set and the estimator gives each token its own advantage, so \
+                 that a root has no one advantage for its children",
+                "another".to_owned(),
+            );
+        }
         if needs_reference(&t.algorithm) && t.reference.model.lora.rank > 0 {
             return wrong("trainer.ref.model.lora.rank", "0: a reference has no adapter of its own", "more".to_owned());
         }
@@ -394,6 +403,12 @@ impl TrainConfig {
         let TrainerSection { mode, fully_async, train_batch_size, algorithm, .. } = t;
         warnings.extend(mode::check(mode, fully_async, *train_batch_size, algorithm)?);
         Ok(warnings)
+    }
+
+    /// Checks what lies on the disk where this run would write, and that it writes at all.
+    pub fn check_places(&self) -> Result<(), TrainError> {
+        let t = &self.trainer;
+        t.resume_mode.check_places(t.ckpt_path.as_deref(), t.export_path.as_deref(), "trainer.")
     }
 
     /// Where evaluations are written, where they are.

@@ -87,6 +87,10 @@ pub struct TrainReport {
     pub last_reward: f64,
     /// Mean score of the last evaluation.
     pub last_eval: Option<f64>,
+    /// Steps that this run took.
+    pub taken: u64,
+    /// Optimiser steps that were left out because gradients were not finite, since the beginning.
+    pub skipped: u64,
     /// Whether all steps were done.
     pub finished: bool,
 }
@@ -211,6 +215,8 @@ impl Loop {
         let (every_eval, every_save) = (t.eval_interval, t.ckpt_interval);
         let mut dynamic: DynamicSampler<Vec<RolloutRow>> =
             DynamicSampler::new(&t.algorithm, t.train_batch_size, t.seed);
+        let store = self.store.as_ref().filter(|_| self.policy.model.group().rank() == 0);
+        let _lock = store.map(CheckpointStore::lock).transpose()?;
         let mut kept = self.begin(&mut dynamic)?;
         for callback in &mut self.callbacks {
             callback.on_train_start(kept.step);
@@ -220,8 +226,15 @@ impl Loop {
             self.sampler = Some(Arc::new(Metered::new(sampler, Arc::clone(&meter))));
         }
         self.publish(kept.step)?;
-        let mut report = TrainReport { steps: kept.step, last_reward: f64::NAN, last_eval: None, finished: false };
-        if self.config.trainer.eval_before_train && kept.step == 0 && !self.eval.is_empty() {
+        let mut report = TrainReport {
+            steps: kept.step,
+            last_reward: f64::NAN,
+            last_eval: None,
+            taken: 0,
+            skipped: 0,
+            finished: false,
+        };
+        if self.config.trainer.eval_before_train && every_eval > 0 && kept.step == 0 && !self.eval.is_empty() {
             let numbers = self.evaluate(0)?;
             report.last_eval = numbers.get("eval/all/avg_score").copied();
             self.log(0, &numbers, watch);
@@ -251,6 +264,7 @@ impl Loop {
             report.last_reward = metrics.value("reward/avg_raw_reward").unwrap_or(f64::NAN);
             kept.step += 1;
             report.steps = kept.step;
+            report.taken += 1;
             let at = Instant::now();
             self.publish(kept.step)?;
             if let Some(pipeline) = &self.pipeline {
@@ -297,6 +311,7 @@ impl Loop {
         if kept.step > 0 && saved != Some(kept.step) && !self.store.as_ref().is_some_and(there) {
             self.save(&mut kept, &dynamic, watch)?;
         }
+        report.skipped = self.policy.optimizer.skipped();
         report.finished = kept.step >= total;
         Ok(report)
     }
@@ -304,7 +319,7 @@ impl Loop {
     /// From the beginning, or from where a checkpoint left off.
     fn begin(&mut self, dynamic: &mut DynamicSampler<Vec<RolloutRow>>) -> Result<Kept, TrainError> {
         let t = &self.config.trainer;
-        let Some(checkpoint) = t.resume_mode.open(self.store.as_ref())? else {
+        let Some(checkpoint) = t.resume_mode.open(self.store.as_ref(), "trainer.resume_mode")? else {
             return Ok(Kept {
                 step: 0,
                 position: Position::default(),

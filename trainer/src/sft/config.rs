@@ -1,8 +1,9 @@
 //! What `espalier sft` reads: the keys of SkyRL's SFT configuration where the thing is the same.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::data::{DataSpec, Overlong, Sampler};
@@ -30,7 +31,7 @@ pub enum Resume {
     /// From the beginning.
     #[default]
     None,
-    /// From the newest checkpoint, or the beginning where there is none.
+    /// From the checkpoint that was saved last, or the beginning where there is none.
     Latest,
     /// From this checkpoint folder.
     Path(PathBuf),
@@ -57,24 +58,65 @@ impl From<Resume> for String {
 }
 
 impl Resume {
-    /// The checkpoint to go on from.
-    pub fn open(&self, store: Option<&CheckpointStore>) -> Result<Option<Checkpoint>, TrainError> {
-        match (self, store) {
-            (Self::None, _) | (Self::Latest, None) => Ok(None),
-            (Self::Latest, Some(store)) => store.latest(),
-            (Self::Path(path), _) => Checkpoint::open(path).map(Some),
+    /// The checkpoint to go on from. A folder that holds checkpoints which the run would meet is refused: `key` is this
+    /// setting's, for the message.
+    pub fn open(&self, store: Option<&CheckpointStore>, key: &str) -> Result<Option<Checkpoint>, TrainError> {
+        let found = match (self, store) {
+            (Self::None, _) | (Self::Latest, None) => None,
+            (Self::Latest, Some(store)) => store.latest()?,
+            (Self::Path(path), _) => Some(Checkpoint::open(path)?),
+        };
+        if let Some(store) = store {
+            store.expect_none_after(found.as_ref().map_or(0, Checkpoint::step), key)?;
         }
+        Ok(found)
+    }
+
+    /// What can be said of [`Resume::open`] and of an export before anything is loaded: that the run does not write where
+    /// something is, and that what is learned is kept somewhere. `prefix` is that of the keys.
+    pub fn check_places(
+        &self,
+        ckpt_path: Option<&Path>,
+        export_path: Option<&Path>,
+        prefix: &str,
+    ) -> Result<(), TrainError> {
+        if ckpt_path.is_none() && export_path.is_none() {
+            return Err(TrainError::Settings(format!(
+                "`{prefix}ckpt_path`, `{prefix}export_path`: expected a folder for at least one of them, found neither: what is \
+                 learned would be kept nowhere"
+            )));
+        }
+        if let Some(path) = export_path.filter(|path| path.exists()) {
+            let reason = format!("it exists already; remove it, or choose another `{prefix}export_path`");
+            return Err(TrainError::Exists { path: path.to_owned(), reason });
+        }
+        if let (Self::None, Some(root)) = (self, ckpt_path) {
+            let key = if prefix.is_empty() { "resume_from".to_owned() } else { format!("{prefix}resume_mode") };
+            CheckpointStore::new(root, None).expect_none_after(0, &key)?;
+        }
+        Ok(())
     }
 }
 
 /// A data set by its path, or with settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum DataEntry {
     /// A path.
     Path(PathBuf),
     /// With name, weight, filter.
     Spec(DataSpec),
+}
+
+/// By hand, so that what is wrong in a table is said of its key.
+impl<'de> Deserialize<'de> for DataEntry {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match Value::deserialize(from)? {
+            Value::String(path) => Ok(Self::Path(path.into())),
+            table @ Value::Object(_) => serde_json::from_value(table).map(Self::Spec).map_err(D::Error::custom),
+            other => Err(D::Error::custom(format!("expected a path or a table with `path`, found {other}"))),
+        }
+    }
 }
 
 impl DataEntry {
@@ -105,7 +147,7 @@ pub struct SftConfig {
     pub train_datasets: Vec<DataEntry>,
     /// What is evaluated.
     pub eval_datasets: Vec<DataEntry>,
-    /// Steps between evaluations; 0 for none.
+    /// Steps between evaluations; 0 for none but the one that `eval_before_train` asks for.
     pub eval_interval: u64,
     /// Whether to evaluate before the first step.
     pub eval_before_train: bool,
@@ -244,6 +286,11 @@ impl SftConfig {
         self.optimizer_config.validate("optimizer_config")?;
         self.model.lora.validate("model.lora")?;
         Ok(warnings)
+    }
+
+    /// Checks what lies on the disk where this run would write, and that it writes at all.
+    pub fn check_places(&self) -> Result<(), TrainError> {
+        self.resume_from.check_places(self.ckpt_path.as_deref(), self.export_path.as_deref(), "")
     }
 
     /// How many checkpoints stay.

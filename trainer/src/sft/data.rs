@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use espalier_envs::params::hint;
 use espalier_generator::output::TrajectoryReader;
 use espalier_generator::{Trajectory, seed};
-use minijinja::Environment;
+use minijinja::{Environment, UndefinedBehavior};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -77,6 +78,8 @@ pub struct ReadOptions {
     pub overlong: Overlong,
     /// Where tokenised sets are kept; nowhere if absent.
     pub cache: Option<PathBuf>,
+    /// Tokens that the model knows; a row with another is refused. Not checked if absent.
+    pub vocab: Option<u64>,
     /// Identifies the tokenizer and template, for the cache.
     pub vocabulary: String,
 }
@@ -114,7 +117,7 @@ pub fn load(spec: &DataSpec, options: &ReadOptions) -> Result<DataSet, TrainErro
     {
         return Ok(DataSet { name: set.name, weight: set.weight, cached: true, ..found });
     }
-    let rows = if spec.path.is_dir() { from_run(spec)? } else { from_file(spec, options)? };
+    let (rows, filtered) = if spec.path.is_dir() { from_run(spec, options)? } else { (from_file(spec, options)?, 0) };
     for mut row in rows {
         if row.tokens.len() > options.max_length {
             set.overlong += 1;
@@ -131,11 +134,15 @@ pub fn load(spec: &DataSpec, options: &ReadOptions) -> Result<DataSet, TrainErro
         set.examples.push(row);
     }
     if set.examples.is_empty() {
+        let left_out = spec.filter.as_ref().map(|filter| format!("{filtered} trajectories left out by `{filter}`, "));
         return Err(TrainError::File {
             path: spec.path.clone(),
             reason: format!(
-                "expected rows to learn from, found none ({} too long for max_length = {}, {} with nothing to learn)",
-                set.overlong, options.max_length, set.empty
+                "expected rows to learn from, found none ({}{} too long for max_length = {}, {} with nothing to learn)",
+                left_out.unwrap_or_default(),
+                set.overlong,
+                options.max_length,
+                set.empty
             ),
         });
     }
@@ -156,28 +163,54 @@ fn from_file(spec: &DataSpec, options: &ReadOptions) -> Result<Vec<Example>, Tra
         let (place, record) = record.map_err(|e| wrong(e.to_string()))?;
         let at = |reason: String| wrong(format!("{place}: {reason}"));
         match read_record(&record, &options.columns).map_err(at)? {
-            Found::Tokens(row) => rows.push(row),
+            Found::Tokens(row) => {
+                known(&row, options.vocab).map_err(at)?;
+                rows.push(row);
+            }
             Found::Chat(messages, tools) => rows.extend(options.encoder.encode(&messages, &tools).map_err(at)?),
         }
     }
     Ok(rows)
 }
 
-/// Rows of a run's trajectories: what the model said is learned, whoever played.
-fn from_run(spec: &DataSpec) -> Result<Vec<Example>, TrainError> {
+/// Refuses tokens that the model does not know.
+fn known(row: &Example, vocab: Option<u64>) -> Result<(), String> {
+    let Some(vocab) = vocab else { return Ok(()) };
+    match row.tokens.iter().position(|token| u64::from(*token) >= vocab) {
+        None => Ok(()),
+        Some(at) => Err(format!("token {at} is {}, the model knows tokens below {vocab}", row.tokens[at])),
+    }
+}
+
+/// What a filter may speak of.
+const FACTS: [&str; 11] =
+    ["reward", "depth", "stop", "env", "model", "turns", "tokens", "answer", "instance_id", "repetition_id", "metrics"];
+
+/// Rows of a run's trajectories: what the model said is learned, whoever played. How many trajectories the filter left out.
+fn from_run(spec: &DataSpec, options: &ReadOptions) -> Result<(Vec<Example>, usize), TrainError> {
     let wrong = |reason: String| TrainError::File { path: spec.path.clone(), reason };
-    let environment = Environment::new();
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
     let expression = spec.filter.as_deref().unwrap_or("true");
-    let filter =
-        environment.compile_expression(expression).map_err(|e| wrong(format!("filter `{expression}`: {e}")))?;
-    let mut rows = Vec::new();
+    let no_filter = |reason: String| TrainError::Settings(format!("filter `{expression}`: {reason}"));
+    let filter = environment.compile_expression(expression).map_err(|e| no_filter(e.to_string()))?;
+    let mut names: Vec<String> = filter.undeclared_variables(false).into_iter().collect();
+    names.sort();
+    if let Some(name) = names.iter().find(|name| !FACTS.contains(&name.as_str())) {
+        return Err(no_filter(format!("`{name}` is no property of a trajectory; {}", hint(name, FACTS.into_iter()))));
+    }
+    let (mut rows, mut filtered) = (Vec::new(), 0);
     for node in TrajectoryReader::open(&spec.path).map_err(|e| wrong(e.to_string()))? {
         let node = node.map_err(|e| wrong(e.to_string()))?;
         if node.stop.is_failure() {
             continue;
         }
-        let kept = filter.eval(facts(&node)).map_err(|e| wrong(format!("filter `{expression}`: {e}")))?;
+        let kept = filter.eval(facts(&node)).map_err(|e| no_filter(format!("of `{}`: {e}", node.rollout_id)))?;
+        if kept.is_undefined() {
+            return Err(no_filter(format!("`{}` has no such figure", node.rollout_id)));
+        }
         if !kept.is_true() {
+            filtered += 1;
             continue;
         }
         if node.rows.is_empty() {
@@ -201,8 +234,11 @@ fn from_run(spec: &DataSpec) -> Result<Vec<Example>, TrainError> {
             let said = from + turn.start as usize..from + turn.end as usize;
             example.weights.get_mut(said).into_iter().flatten().for_each(|weight| *weight = 1.0);
         }
+        for example in &rows[first..] {
+            known(example, options.vocab).map_err(|reason| wrong(format!("`{}`: {reason}", node.rollout_id)))?;
+        }
     }
-    Ok(rows)
+    Ok((rows, filtered))
 }
 
 fn facts(node: &Trajectory) -> minijinja::Value {

@@ -243,6 +243,9 @@ fn tokens(ids: &Value, record: &Map<String, Value>) -> Result<Example, String> {
     if let Some(at) = weights.iter().position(|w| !w.is_finite()) {
         return Err(format!("column `{name}`: entry {at} is not finite"));
     }
+    if let Some(at) = weights.iter().position(|w| *w < 0.0) {
+        return Err(format!("column `{name}`: expected 0 or more, entry {at} is {}", weights[at]));
+    }
     if let Some(first) = weights.first_mut() {
         *first = 0.0;
     }

@@ -69,6 +69,10 @@ pub struct SftReport {
     pub position: Position,
     /// Loss of the last step.
     pub last_loss: f64,
+    /// Steps that this run took.
+    pub taken: u64,
+    /// Steps that were left out because gradients were not finite, since the beginning.
+    pub skipped: u64,
     /// Whether all steps were done.
     pub finished: bool,
 }
@@ -160,8 +164,9 @@ impl SftRun {
         let per_epoch = mixture.epoch_len().div_ceil(c.batch_size as u64);
         let total = c.num_steps.unwrap_or(per_epoch * c.num_epochs.unwrap_or(1));
         let store = c.ckpt_path.as_ref().map(|root| CheckpointStore::new(root, c.max_ckpts_to_keep()));
+        let lock = store.as_ref().filter(|_| self.model.group().rank() == 0).map(CheckpointStore::lock).transpose()?;
         let mut position = Position::default();
-        if let Some(checkpoint) = c.resume_from.open(store.as_ref())? {
+        if let Some(checkpoint) = c.resume_from.open(store.as_ref(), "resume_from")? {
             checkpoint.restore(&mut self.model, &mut optimizer)?;
             position = serde_json::from_value(checkpoint.state().clone()).map_err(|e| TrainError::File {
                 path: checkpoint.path().join("trainer_state.json"),
@@ -171,7 +176,9 @@ impl SftRun {
         let started = position;
         if c.eval_before_train && position.step == 0 {
             let numbers = self.evaluate_all()?;
-            watch.log(0, &numbers);
+            if !numbers.is_empty() {
+                watch.log(0, &numbers);
+            }
         }
         let mut last_loss = f64::NAN;
         let mut saved_at = None;
@@ -225,7 +232,14 @@ impl SftRun {
         if let Some(store) = store.as_ref().filter(|_| saved_at.is_none() && position.step > started.step) {
             self.save(store, &optimizer, position, watch)?;
         }
-        let report = SftReport { position, last_loss, finished: position.step >= total };
+        drop(lock);
+        let report = SftReport {
+            position,
+            last_loss,
+            taken: position.step - started.step,
+            skipped: optimizer.skipped(),
+            finished: position.step >= total,
+        };
         Ok((report, self.model))
     }
 

@@ -41,6 +41,15 @@ type Reader = fn(&ConfigFile) -> Result<DecoderConfig, ModelError>;
 
 /// Reads a model folder's configuration; a family that the engine does not know is refused by name.
 pub fn read_config(folder: &Path) -> Result<ModelConfig, ModelError> {
+    let adapter = folder.join("adapter_config.json");
+    if adapter.exists() && !folder.join("config.json").exists() {
+        return Err(ModelError::Config {
+            path: adapter,
+            key: "peft_type".to_owned(),
+            expected: "a whole model (`espalier export --merge` writes one)".to_owned(),
+            found: "an adapter".to_owned(),
+        });
+    }
     let file = ConfigFile::read(&folder.join("config.json"))?;
     let family = file.get("model_type").and_then(Value::as_str);
     let Some((_, class, read)) = FAMILIES.iter().find(|(name, ..)| Some(*name) == family) else {
