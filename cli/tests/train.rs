@@ -125,9 +125,17 @@ fn a_filter_that_leaves_nothing_says_how_much_it_left_out_and_a_misspelt_one_is_
     std::fs::write(folder.path().join("suite.toml"), suite).unwrap();
     std::fs::write(folder.path().join("script.jsonl"), "\"#### 1\"\n").unwrap();
     ends(folder.path(), 0, &["eval", "--suite", "suite.toml", "--out", "run"]);
+    // The trajectories lie in the folder of their task, mode and model.
+    let mut cell = folder.path().join("run");
+    while let Some(below) =
+        std::fs::read_dir(&cell).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir())
+    {
+        cell = below;
+    }
+    let cell = cell.display().to_string();
     let filtered = |code: i32, filter: &str| {
         let run =
-            ["sft", "--model", "model", "--data", "run", "ckpt_path=out", "disable_cache=true", "--filter", filter];
+            ["sft", "--model", "model", "--data", &cell, "ckpt_path=out", "disable_cache=true", "--filter", filter];
         ends(folder.path(), code, &run).0
     };
     let said = filtered(3, "reward > 5");
@@ -246,7 +254,7 @@ fn a_reference_is_used_beside_adapters_and_must_have_the_policys_tokens() {
     std::fs::write(folder.path().join("train.toml"), CONFIG).unwrap();
     let (said, _) = ends(folder.path(), 3, &["train", "--config", "train.toml", "trainer.ref.model.path=none/there"]);
     assert!(said.contains("none/there"), "{said}");
-    model(&folder.path().join("other"), 'A');
+    model(&folder.path().join("other"), 'b');
     let (said, _) = ends(folder.path(), 2, &["train", "--config", "train.toml", "trainer.ref.model.path=other"]);
     assert!(said.contains("`trainer.ref.model.path`: expected a model of the policy's tokenizer"), "{said}");
 }
