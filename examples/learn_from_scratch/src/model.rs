@@ -17,11 +17,12 @@ const LAYERS: usize = 4;
 const HEADS: usize = 4;
 const INTERMEDIATE: usize = 352;
 
-/// Names and shapes of all weights; the output layer is the embedding.
+/// Names and shapes of all weights.
 fn shapes() -> Vec<(String, Vec<usize>)> {
     let mut all = vec![
         ("model.embed_tokens.weight".to_owned(), vec![vocabulary::SIZE, HIDDEN]),
         ("model.norm.weight".to_owned(), vec![HIDDEN]),
+        ("lm_head.weight".to_owned(), vec![vocabulary::SIZE, HIDDEN]),
     ];
     for layer in 0..LAYERS {
         let mut push = |name: &str, shape: &[usize]| {
@@ -45,8 +46,9 @@ pub fn parameters() -> usize {
 }
 
 /// Writes `config.json`, `generation_config.json` and `model.safetensors`: norms are one, the embedding is normal with
-/// deviation 0.02, and a matrix with one over the root of its inputs: in so narrow a model less than that leaves attention
-/// flat for thousands of steps. What adds to the residual stream is smaller by the root of how many do (GPT-2).
+/// deviation one, and a matrix with one over the root of its inputs, so that a token is not drowned by what the first layer
+/// adds to it; where either is 0.02, as for larger models, attention stays flat for a thousand steps. What adds to the
+/// residual stream is smaller by the root of how many do (GPT-2), and the output layer starts near even odds.
 pub fn write(folder: &Path, seed: u64) -> Result<(), Failure> {
     let config = json!({
         "architectures": ["LlamaForCausalLM"],
@@ -62,7 +64,7 @@ pub fn write(folder: &Path, seed: u64) -> Result<(), Failure> {
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "hidden_act": "silu",
-        "tie_word_embeddings": true,
+        "tie_word_embeddings": false,
         "eos_token_id": 2,
         "torch_dtype": "float32",
     });
@@ -75,7 +77,8 @@ pub fn write(folder: &Path, seed: u64) -> Result<(), Failure> {
             let count = shape.iter().product::<usize>();
             let adds = name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
             let deviation = match shape[..] {
-                _ if name.contains("embed") => 0.02,
+                _ if name.contains("embed") => 1.0,
+                _ if name.contains("lm_head") => 0.02,
                 [_, inputs] if adds => 1.0 / (inputs as f32 * 2.0 * LAYERS as f32).sqrt(),
                 [_, inputs] => 1.0 / (inputs as f32).sqrt(),
                 _ => 0.0,

@@ -20,8 +20,8 @@ pub enum Way {
 }
 
 /// Ways of a root that may ask copies.
-const WITH_COPIES: [Way; 6] =
-    [Way::Ask(1, "sum"), Way::Ask(2, "sum"), Way::Ask(5, "sum"), Way::Ask(1, "max"), Way::Ask(2, "max"), Way::Look];
+const WITH_COPIES: [Way; 5] =
+    [Way::Ask(1, "sum"), Way::Ask(1, "max"), Way::Ask(1, "min"), Way::Ask(2, "max"), Way::Look];
 
 /// Ways of a root that may not.
 const ALONE: [Way; 2] = [Way::Look, Way::Guess];
@@ -31,7 +31,7 @@ pub fn code(way: Way, question: &str) -> String {
     match way {
         Way::Ask(size, of) => format!(
             "```repl\nlines = context.splitlines()[:-1]\nparts = [\"\\n\".join(lines[i:i + {size}]) for i in range(0, \
-             len(lines), {size})]\nprint({of}(rlm_query_batched([\"{question}\"] * len(parts), \
+             len(lines), {size})]\nFINAL({of}(rlm_query_batched([\"{question}\"] * len(parts), \
              context_list=parts)))\n```"
         ),
         Way::Look => "```repl\nprint(context)\n```".to_owned(),
@@ -48,10 +48,10 @@ fn things(text: &str) -> Vec<(&str, &'static str)> {
     text.lines().filter_map(of_line).collect()
 }
 
-/// Notes on things, and a count.
-fn noted(things: &[(&str, &str)], count: usize) -> String {
-    let notes: String = things.iter().map(|(thing, topic)| format!("the {thing}. {topic}\n")).collect();
-    format!("{notes}FINAL({count})")
+/// What was asked for, a note on every thing, and a count.
+fn noted(asked: &str, things: &[(&str, &str)], count: usize) -> String {
+    let notes: String = things.iter().map(|(_, topic)| format!("{topic}\n")).collect();
+    format!("{asked}\n{notes}FINAL({count})")
 }
 
 /// The topic of a question.
@@ -64,7 +64,7 @@ pub fn everything_said(question: &str) -> Vec<String> {
     let ways = WITH_COPIES.into_iter().chain(ALONE);
     let mut all: Vec<String> = ways.map(|way| code(way, question)).collect();
     let things: Vec<(&str, &str)> = TOPICS.iter().flat_map(|(name, words)| words.iter().map(|w| (*w, *name))).collect();
-    all.extend((0..=20).map(|count| noted(&things, count)));
+    all.extend((0..=20).map(|count| noted(topic(question), &things, count)));
     all
 }
 
@@ -119,11 +119,7 @@ pub fn reply(request: &ScriptedRequest<'_>, seed: u64) -> Result<Reply, EngineEr
 
 fn say(seen: &Seen<'_>, way: Way) -> String {
     let Some(output) = seen.output else { return code(way, seen.question) };
-    // What copies answered is a number, or an error that ends with a letter.
-    if let Ok(total) = output.trim().parse::<u64>() {
-        return format!("FINAL({total})");
-    }
     let (asked, found) = (topic(seen.question), things(output));
     let times = if way == Way::Guess { 3 } else { 1 };
-    noted(&found, times * found.iter().filter(|(_, topic)| *topic == asked).count())
+    noted(asked, &found, times * found.iter().filter(|(_, topic)| *topic == asked).count())
 }

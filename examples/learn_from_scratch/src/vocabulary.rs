@@ -49,7 +49,7 @@ fn corpus(seed: u64) -> Vec<String> {
 /// Learns the vocabulary and writes `tokenizer.json` and `tokenizer_config.json`.
 pub fn write(folder: &Path, seed: u64) -> Result<(), Failure> {
     let bytes = || ByteLevel::new(false, true, false);
-    let sentences = SplitPattern::Regex("[^.\\n]+(?= [^ .\\n]+\\.)|[^.\\n]+|[.\\n]+".to_owned());
+    let sentences = SplitPattern::Regex("[^.?\\n]+(?= [^ .?\\n]+[.?])|[^.?\\n]+|[.?\\n]+".to_owned());
     let sentences = Split::new(sentences, SplitDelimiterBehavior::Isolated, false)?;
     let pieces = Sequence::new(vec![sentences.into(), bytes().into()]);
     let mut tokenizer =
