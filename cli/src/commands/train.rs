@@ -42,8 +42,8 @@ impl From<TrainError> for Failure {
         let text = error.to_string();
         match error {
             TrainError::Config { .. } | TrainError::Settings(_) => Self::Configuration(text),
-            TrainError::Exists { .. } => Self::Output(text),
-            TrainError::Io { action: "create" | "write" | "sync" | "rename" | "remove", .. } => Self::Output(text),
+            TrainError::Exists { .. }
+            | TrainError::Io { action: "create" | "write" | "sync" | "rename" | "remove", .. } => Self::Output(text),
             TrainError::Model(_) | TrainError::Io { .. } | TrainError::File { .. } | TrainError::Tensor { .. } => {
                 Self::Data(text)
             }
