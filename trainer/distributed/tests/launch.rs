@@ -4,6 +4,7 @@ mod support;
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use espalier_distributed::{LaunchError, RankEnd, spawn_local};
 use nix::sys::signal::{Signal, kill};
@@ -164,6 +165,14 @@ fn ranks_end_with_a_launcher_that_is_killed() {
     kill(running.pid(), Signal::SIGKILL).expect("signalled");
     // Its end closes the pipe that it inherited, which is what this waits for.
     running.end();
-    let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
-    assert!(state.is_empty() || state.contains(") Z "), "still there: {state}");
+    // A process closes its files before it is gone.
+    let given_up = Instant::now() + Duration::from_secs(30);
+    loop {
+        let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        if state.is_empty() || state.contains(") Z ") {
+            break;
+        }
+        assert!(Instant::now() < given_up, "still there: {state}");
+        std::thread::yield_now();
+    }
 }
