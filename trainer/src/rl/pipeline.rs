@@ -1,6 +1,6 @@
 //! Groups of rollouts that are played while the trainer computes.
 //!
-//! One task, the feeder, starts groups in the order of the stream as [`Admission`](super::staleness::Admission) and the
+//! One task, the feeder, starts groups in the order of the stream as [`Admission`] and the
 //! number of workers let it; what ends comes back through a channel that has room for everything that may be in flight, so
 //! nothing ever waits for the trainer. A root that fails is a tree with a stop reason: its group ends like any other.
 //!
