@@ -77,6 +77,7 @@ pub(crate) enum Failure {
     Interrupted(String),
     /// The processes that did the work were stopped by Ctrl-C and have said so (exit code 130).
     #[error("stopped")]
+    #[cfg_attr(not(feature = "torch"), expect(dead_code, reason = "several processes train, which needs libtorch"))]
     Stopped,
     /// A figure missed what it must reach (exit code 1).
     #[error("{0}")]
