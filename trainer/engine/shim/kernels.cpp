@@ -7,38 +7,52 @@
 
 namespace {
 
-typedef float v16 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t i16v __attribute__((vector_size(64), aligned(4), may_alias));
+// Vectors are as wide as the registers, and tiles as many rows as keep their sums, two vectors each, in registers: what does
+// not fit goes through the stack at every step, many times slower.
+#if defined(__AVX512F__)
+constexpr int kLanes = 16, kMostRows = 12;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8, kMostRows = 6;
+#else
+constexpr int kLanes = 4, kMostRows = 6;
+#endif
+typedef float vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef uint16_t hvec __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
 
-inline v16 load(const float* p) { return *reinterpret_cast<const v16*>(p); }
-inline void store(float* p, v16 x) { *reinterpret_cast<v16*>(p) = x; }
-inline v16 splat(float x) { return x - v16{}; }
-inline v16 vmax(v16 a, v16 b) { return a > b ? a : b; }
-inline float hmax(v16 a) {
+inline vec load(const float* p) { return *reinterpret_cast<const vec*>(p); }
+inline void store(float* p, vec x) { *reinterpret_cast<vec*>(p) = x; }
+inline vec splat(float x) { return x - vec{}; }
+inline vec vmax(vec a, vec b) { return a > b ? a : b; }
+inline float hmax(vec a) {
   float m = a[0];
-  for (int i = 1; i < 16; i++) m = a[i] > m ? a[i] : m;
+  for (int i = 1; i < kLanes; i++) m = a[i] > m ? a[i] : m;
   return m;
 }
-inline float hsum(v16 a) {
-  float s[8];
-  for (int i = 0; i < 8; i++) s[i] = a[i] + a[i + 8];
-  for (int i = 0; i < 4; i++) s[i] += s[i + 4];
-  return (s[0] + s[2]) + (s[1] + s[3]);
+inline float hsum(vec a) {
+  float s[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; i++) s[i] = a[i];
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < half; i++) s[i] += s[i + half];
+  return s[0];
 }
 
 // exp for x <= 88, relative error below 2e-7; below -87 the result is 0. Range reduction by ln 2 in two parts, then the
 // Taylor polynomial of degree 7 on [-ln2/2, ln2/2].
-inline v16 vexp(v16 x) {
-  const v16 low = splat(-87.0f), high = splat(88.0f);
-  i16v under = x < low;
+inline vec vexp(vec x) {
+  const vec low = splat(-87.0f), high = splat(88.0f);
+  ivec under = x < low;
   x = x < low ? low : x;
   x = x > high ? high : x;
-  const v16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
-  v16 shifted = x * 1.44269504088896341f + magic;
-  v16 n = shifted - magic;
-  v16 r = x - n * 0.693359375f;
+  const vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+  vec shifted = x * 1.44269504088896341f + magic;
+  vec n = shifted - magic;
+  vec r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
-  v16 p = splat(1.0f / 5040);
+  vec p = splat(1.0f / 5040);
   p = p * r + 1.0f / 720;
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
@@ -46,18 +60,18 @@ inline v16 vexp(v16 x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  i16v exponent = (__builtin_convertvector(n, i16v) + 127) << 23;
-  v16 scaled = p * (v16)exponent;
-  return under ? v16{} : scaled;
+  ivec exponent = (__builtin_convertvector(n, ivec) + 127) << 23;
+  vec scaled = p * (vec)exponent;
+  return under ? vec{} : scaled;
 }
 inline float sexp(float x) { return vexp(splat(x))[0]; }
 
 void rms_norm(float* x, const float* add, const float* w, float* out, int64_t n, float eps) {
-  v16 squares{};
+  vec squares{};
   float rest = 0;
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    v16 a = load(x + i);
+  for (; i + kLanes <= n; i += kLanes) {
+    vec a = load(x + i);
     if (add) {
       a += load(add + i);
       store(x + i, a);
@@ -69,14 +83,14 @@ void rms_norm(float* x, const float* add, const float* w, float* out, int64_t n,
     rest += x[i] * x[i];
   }
   float scale = 1.0f / __builtin_sqrtf((hsum(squares) + rest) / static_cast<float>(n) + eps);
-  for (i = 0; i + 16 <= n; i += 16) store(out + i, load(x + i) * scale * load(w + i));
+  for (i = 0; i + kLanes <= n; i += kLanes) store(out + i, load(x + i) * scale * load(w + i));
   for (; i < n; i++) out[i] = x[i] * scale * w[i];
 }
 
 void silu_mul(const float* gate, const float* up, float* out, int64_t n) {
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    v16 g = load(gate + i);
+  for (; i + kLanes <= n; i += kLanes) {
+    vec g = load(gate + i);
     store(out + i, g / (vexp(-g) + 1.0f) * load(up + i));
   }
   for (; i < n; i++) out[i] = gate[i] / (sexp(-gate[i]) + 1.0f) * up[i];
@@ -91,10 +105,43 @@ void rotate(float* x, const float* cos, const float* sin, int64_t dim) {
   }
 }
 
+// The most of `of` rows, in equal parts, whose sums the registers hold.
+constexpr int rows_at_once(int of) {
+  int rows = of < kMostRows ? of : kMostRows;
+  while (of % rows != 0) rows--;
+  return rows;
+}
+
+// C vectors of each of R rows: row r of `out` becomes, or with `Add` grows by, the sum over i < n of
+// x[r * X_ROW + i * X_STEP] * w[i * stride ...].
+template <int R, int C, int X_ROW, int X_STEP, bool Add>
+inline void multiply(const float* w, int64_t stride, int64_t n, const float* x, float* out, int64_t out_stride) {
+  vec sum[R][C];
+#pragma GCC unroll 12
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; c++) sum[r][c] = Add ? load(out + r * out_stride + c * kLanes) : vec{};
+  for (int64_t i = 0; i < n; i++) {
+    vec column[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; c++) column[c] = load(w + i * stride + c * kLanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+      for (int c = 0; c < C; c++) sum[r][c] += column[c] * x[r * X_ROW + i * X_STEP];
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; c++) store(out + r * out_stride + c * kLanes, sum[r][c]);
+}
+
 // Online softmax over blocks. All Q queries walk the same blocks; each has its own last visible position.
 template <int Q>
 void attend_tile(const float* const* q, const int64_t* last, const float* const* keys, const float* const* values,
                  int64_t dim, float* const* out) {
+  // A single row has few sums to add to at the same time: it takes more columns.
+  constexpr int kRows = rows_at_once(Q), kColumns = (kRows == 1 && kLanes < 16 ? 4 : 2) * kLanes;
   float most[Q], total[Q];
   alignas(64) float acc[Q][kMaxDim];
   alignas(64) float p[Q][kBlock];
@@ -106,63 +153,56 @@ void attend_tile(const float* const* q, const int64_t* last, const float* const*
     if (last[j] + 1 > end) end = last[j] + 1;
     for (int64_t d = 0; d < dim; d++) acc[j][d] = 0, qt[d][j] = q[j][d];
   }
-  static const i16v count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  ivec count;
+  for (int i = 0; i < kLanes; i++) count[i] = i;
   for (int64_t at = 0; at < end; at += kBlock) {
     const float* k = keys[at / kBlock];
     const float* v = values[at / kBlock];
-    v16 s0[Q], s1[Q];
-#pragma GCC unroll 12
-    for (int j = 0; j < Q; j++) s0[j] = v16{}, s1[j] = v16{};
-    for (int64_t d = 0; d < dim; d++) {
-      v16 k0 = load(k + d * kBlock), k1 = load(k + d * kBlock + 16);
-#pragma GCC unroll 12
-      for (int j = 0; j < Q; j++) {
-        s0[j] += k0 * qt[d][j];
-        s1[j] += k1 * qt[d][j];
-      }
-    }
+    for (int j = 0; j < Q; j += kRows)
+      for (int64_t t = 0; t < kBlock; t += kColumns)
+        multiply<kRows, kColumns / kLanes, 1, Q, false>(k + t, kBlock, dim, &qt[0][j], &p[j][t], kBlock);
     for (int j = 0; j < Q; j++) {
       int64_t seen = last[j] + 1 - at;
-      if (seen < kBlock) {
-        // Unwritten slots hold anything, NaN included: they are replaced, never multiplied.
-        int32_t limit = static_cast<int32_t>(seen > 0 ? seen : 0);
-        i16v lim = limit - i16v{};
-        s0[j] = count < lim ? s0[j] : splat(-3.0e38f);
-        s1[j] = count + 16 < lim ? s1[j] : splat(-3.0e38f);
-        if (seen <= 0) {
-          for (int t = 0; t < kBlock; t++) p[j][t] = 0;
-          continue;
-        }
+      if (seen <= 0) {
+        for (int t = 0; t < kBlock; t++) p[j][t] = 0;
+        continue;
       }
-      float m = hmax(vmax(s0[j], s1[j]));
+      vec high = splat(-3.0e38f);
+      for (int t = 0; t < kBlock; t += kLanes) {
+        vec s = load(&p[j][t]);
+        if (seen < kBlock) {
+          // Unwritten slots hold anything, NaN included: they are replaced, never multiplied.
+          s = count + t < static_cast<int32_t>(seen) - ivec{} ? s : splat(-3.0e38f);
+          store(&p[j][t], s);
+        }
+        high = vmax(high, s);
+      }
+      float m = hmax(high);
       if (m > most[j]) {
         float shrink = sexp(most[j] - m);
         total[j] *= shrink;
-        for (int64_t d = 0; d < dim; d += 16) store(&acc[j][d], load(&acc[j][d]) * shrink);
+        for (int64_t d = 0; d < dim; d += kLanes) store(&acc[j][d], load(&acc[j][d]) * shrink);
         most[j] = m;
       }
-      v16 p0 = vexp(s0[j] - most[j]), p1 = vexp(s1[j] - most[j]);
-      total[j] += hsum(p0 + p1);
-      store(&p[j][0], p0);
-      store(&p[j][16], p1);
+      vec sum{};
+      for (int t = 0; t < kBlock; t += kLanes) {
+        vec e = vexp(load(&p[j][t]) - most[j]);
+        store(&p[j][t], e);
+        sum += e;
+      }
+      total[j] += hsum(sum);
     }
     int64_t filled = end - at < kBlock ? end - at : kBlock;
-    for (int64_t d = 0; d < dim; d += 16) {
-      v16 a[Q];
-#pragma GCC unroll 12
-      for (int j = 0; j < Q; j++) a[j] = load(&acc[j][d]);
-      for (int64_t t = 0; t < filled; t++) {
-        v16 x = load(v + t * dim + d);
-#pragma GCC unroll 12
-        for (int j = 0; j < Q; j++) a[j] += x * p[j][t];
-      }
-#pragma GCC unroll 12
-      for (int j = 0; j < Q; j++) store(&acc[j][d], a[j]);
+    for (int j = 0; j < Q; j += kRows) {
+      int64_t d = 0;
+      for (; d + kColumns <= dim; d += kColumns)
+        multiply<kRows, kColumns / kLanes, kBlock, 1, true>(v + d, dim, filled, p[j], &acc[j][d], kMaxDim);
+      for (; d < dim; d += kLanes) multiply<kRows, 1, kBlock, 1, true>(v + d, dim, filled, p[j], &acc[j][d], kMaxDim);
     }
   }
   for (int j = 0; j < Q; j++) {
     float inverse = 1.0f / total[j];
-    for (int64_t d = 0; d < dim; d += 16) store(out[j] + d, load(&acc[j][d]) * inverse);
+    for (int64_t d = 0; d < dim; d += kLanes) store(out[j] + d, load(&acc[j][d]) * inverse);
   }
 }
 
@@ -184,10 +224,10 @@ void attend(const float* const* q, const int64_t* last, int64_t n, const float* 
 }
 
 void row_stats(const float* x, int64_t n, float scale, float* probs, float* largest, int64_t* index, float* lse) {
-  v16 best = splat(-3.4e38f);
+  vec best = splat(-3.4e38f);
   float m = -3.4e38f;
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) best = vmax(best, load(x + i));
+  for (; i + kLanes <= n; i += kLanes) best = vmax(best, load(x + i));
   m = hmax(best);
   for (; i < n; i++) m = x[i] > m ? x[i] : m;
   int64_t first = 0;
@@ -195,10 +235,10 @@ void row_stats(const float* x, int64_t n, float scale, float* probs, float* larg
   float top = m * scale;
   // Partial sums of 4,096 keep the error of the total small.
   double sum = 0;
-  for (i = 0; i + 16 <= n;) {
-    v16 part{};
-    for (int64_t stop = i + 4096 < n - 15 ? i + 4096 : n - 15; i < stop; i += 16) {
-      v16 e = vexp(load(x + i) * scale - top);
+  for (i = 0; i + kLanes <= n;) {
+    vec part{};
+    for (int64_t stop = i + 4096 < n - kLanes + 1 ? i + 4096 : n - kLanes + 1; i < stop; i += kLanes) {
+      vec e = vexp(load(x + i) * scale - top);
       part += e;
       if (probs) store(probs + i, e);
     }
@@ -213,16 +253,6 @@ void row_stats(const float* x, int64_t n, float scale, float* probs, float* larg
   *index = first;
   *lse = top + static_cast<float>(__builtin_log(sum));
 }
-
-// Vectors of the low-rank kernels are as wide as the registers, so that halves are widened where they are used.
-#ifdef __AVX512F__
-constexpr int kLanes = 16;
-#else
-constexpr int kLanes = 8;
-#endif
-typedef float vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
-typedef uint16_t hvec __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
 
 inline vec widen(const float* p) { return *reinterpret_cast<const vec*>(p); }
 inline vec widen(const uint16_t* p) {
@@ -255,18 +285,9 @@ void narrow(const float* x, float scale, uint16_t* out, int64_t n) {
   }
 }
 
-inline float lanes_sum(vec a) {
-  float s[kLanes / 2];
-  for (int i = 0; i < kLanes / 2; i++) s[i] = a[i] + a[i + kLanes / 2];
-#ifdef __AVX512F__
-  for (int i = 0; i < 4; i++) s[i] += s[i + 4];
-#endif
-  return (s[0] + s[2]) + (s[1] + s[3]);
-}
-
 template <int R, class W>
 inline void shrink_chunk(const W* a, const float* x, int64_t x_stride, vec (&acc)[kShrinkRows][R]) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int v = 0; v < kShrinkChunk; v += kLanes) {
     vec xs[R];
 #pragma GCC unroll 4
@@ -300,14 +321,14 @@ inline void shrink_tile(const W* a, int64_t in, const float* scales, const float
 #pragma GCC unroll 4
   for (int j = 0; j < kShrinkRows; j++)
 #pragma GCC unroll 4
-    for (int r = 0; r < R; r++) t[r * t_stride + j] = lanes_sum(acc[j][r]) * scales[j];
+    for (int r = 0; r < R; r++) t[r * t_stride + j] = hsum(acc[j][r]) * scales[j];
 }
 
 template <class W>
 void shrink(const W* a, int64_t in, const float* scales, const float* x, int64_t x_stride, int64_t rows, float* t,
             int64_t t_stride) {
   // As many rows at once as there are registers for their sums.
-  constexpr int kRows = kLanes == 16 ? 4 : 2;
+  constexpr int kRows = kLanes / 4;
   int64_t r = 0;
   for (; r + kRows <= rows; r += kRows)
     shrink_tile<kRows>(a, in, scales, x + r * x_stride, x_stride, t + r * t_stride, t_stride);
@@ -326,27 +347,27 @@ inline void expand_tile(const W* b, int64_t rank, const float* t, int64_t t_stri
   vec acc[R][kVectors];
 #pragma GCC unroll 4
   for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; v++) acc[r][v] = widen(y + r * y_stride + v * kLanes);
   for (int64_t k = 0; k < rank; k++) {
     vec w[kVectors];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; v++) w[v] = widen(b + k * kExpandTile + v * kLanes);
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int v = 0; v < kVectors; v++) acc[r][v] += w[v] * t[r * t_stride + k];
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; v++) *reinterpret_cast<vec*>(y + r * y_stride + v * kLanes) = acc[r][v];
 }
 
 template <class W>
 void expand(const W* b, int64_t rank, int64_t outs, const float* t, int64_t t_stride, int64_t rows, float* y,
             int64_t y_stride) {
-  constexpr int kRows = kLanes == 16 ? 4 : 2;
+  constexpr int kRows = kLanes / 4;
   int64_t r = 0;
   if (outs == kExpandTile) {
     for (; r + kRows <= rows; r += kRows)

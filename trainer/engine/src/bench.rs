@@ -19,7 +19,7 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 /// What is decoded side by side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecodeCase {
-    /// The case's name: `b1`, `b8`, `b32`, `ragged32`.
+    /// The case's name: `b1`, `b8`, `b32`, `ragged32`, `prefill4k`.
     pub name: String,
     /// Prompt tokens and new tokens of each request.
     pub rows: Vec<(usize, usize)>,
@@ -37,13 +37,25 @@ impl DecodeCase {
         Self { name: name.to_owned(), rows: (0..count).map(|i| (pick(i, 1 << 32), pick(i, 2 << 32))).collect() }
     }
 
-    /// The four cases that the project reports.
+    /// One prompt is read, and one token answered: what is counted is the prompt's tokens.
+    pub fn prefill(name: &str, prompt: usize) -> Self {
+        Self::even(name, 1, prompt, 1)
+    }
+
+    /// The tokens that a rate counts: new ones, or those of the prompts where hardly any are new.
+    fn counted(&self) -> usize {
+        let (prompt, new) = self.rows.iter().fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
+        if new == self.rows.len() { prompt } else { new }
+    }
+
+    /// The five cases that the project reports.
     pub fn standard() -> Vec<Self> {
         vec![
             Self::even("b1", 1, 128, 128),
             Self::even("b8", 8, 128, 128),
             Self::even("b32", 32, 128, 128),
             Self::ragged("ragged32", 32),
+            Self::prefill("prefill4k", 4096),
         ]
     }
 
@@ -59,7 +71,7 @@ impl DecodeCase {
 pub struct DecodeFigure {
     /// The case's name.
     pub name: String,
-    /// New tokens of all requests.
+    /// New tokens of all requests; of their prompts, where prefill is measured.
     pub tokens: usize,
     /// From the first request to the last answer, prefill included; the best of the repetitions.
     pub seconds: f64,
@@ -96,7 +108,7 @@ pub async fn decode(
             try_join_all(requests).await?;
             best = best.min(start.elapsed());
         }
-        let tokens = case.rows.iter().map(|(_, new)| new).sum();
+        let tokens = case.counted();
         let seconds = best.as_secs_f64();
         figures.push(DecodeFigure {
             name: case.name.clone(),

@@ -1,4 +1,4 @@
-//! The local engine's decoding. `benches/engine_peer.py` runs the same cases with transformers beside
+//! The local engine's decoding and prefill. `benches/engine_peer.py` runs the same cases with transformers beside
 //! it, for the ratios.
 
 use espalier_engine::EngineOptions;
@@ -10,11 +10,12 @@ use crate::settings::model_folder;
 
 /// What each case is called as a figure. No rate can be demanded of an unknown machine: what must be reached are the
 /// ratios.
-const NAMES: [(&str, &str); 4] = [
+const NAMES: [(&str, &str); 5] = [
     ("b1", "decode_tokens_per_s_b1"),
     ("b8", "decode_tokens_per_s_b8"),
     ("b32", "decode_tokens_per_s_b32"),
     ("ragged32", "decode_tokens_per_s_ragged32"),
+    ("prefill4k", "prefill_tokens_per_s_4k"),
 ];
 
 pub(super) async fn measure(report: &mut Report, quick: bool) -> Result<(), Failure> {
