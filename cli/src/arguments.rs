@@ -523,7 +523,51 @@ pub(crate) enum ServeCommand {
     /// `docs/sandbox-http.md` describes the API; `examples/sandbox_client` has a client in Python. Ctrl-C takes no new
     /// requests, gives blocks that run 5 s to finish and closes every REPL (exit code 130 where a block was cut off).
     Sandbox(SandboxServerArguments),
+    /// The Tinker API over a local model, for the `tinker` package from PyPI as it is: samples, training not yet.
+    ///
+    /// Clients say `TINKER_BASE_URL=http://127.0.0.1:8000 TINKER_API_KEY=tml-anything`; `docs/tinker.md` describes what is
+    /// served. Requests and results are kept in a database: what was accepted survives a restart. Ctrl-C takes no new
+    /// requests and gives those that run 5 s to finish (exit code 130 where one was cut off).
+    #[cfg(feature = "torch")]
+    Tinker(TinkerServerArguments),
 }
+
+/// Arguments of `espalier serve tinker`.
+#[cfg(feature = "torch")]
+#[derive(Debug, Args)]
+pub(crate) struct TinkerServerArguments {
+    /// The model's folder, or its name in `$ESPALIER_MODELS`.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) base_model: PathBuf,
+    /// What clients call the model, such as `Qwen/Qwen3-0.6B`; what `--base-model` says where absent. They load the tokenizer
+    /// of that name.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Where to listen. Beyond loopback it asks for `--api-keys` or `--open`.
+    #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// The folder of the database. One server at a time uses it.
+    #[arg(long, default_value = "runs/tinker", value_name = "FOLDER")]
+    pub(crate) state: PathBuf,
+    /// The keys that are accepted: on every line an owner's name and the SHA-256 of the key (`printf %s KEY | sha256sum`).
+    /// Owners do not see each other's work.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_keys: Option<PathBuf>,
+    /// Without keys, let other machines in too.
+    #[arg(long)]
+    pub(crate) open: bool,
+    /// How long results are kept, seconds.
+    #[arg(long, default_value_t = 3600.0, value_name = "SECONDS")]
+    pub(crate) keep_results: f64,
+    /// A session whose client fell silent for so long is ended, seconds.
+    #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
+    pub(crate) session_timeout: f64,
+    /// Memory of the KV cache, MiB; a quarter of the machine's by default.
+    #[arg(long, value_name = "MIB")]
+    pub(crate) kv_cache_mb: Option<u64>,
+    /// How weights are kept.
+    #[arg(long, default_value = "bf16", value_parser = ["bf16", "f32"])]
+    pub(crate) precision: String,
 
 /// Arguments of `espalier serve sandbox`.
 #[derive(Debug, Args)]

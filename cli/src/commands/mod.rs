@@ -14,5 +14,7 @@ pub(crate) mod serve_openai;
 pub(crate) mod serve_sandbox;
 pub(crate) mod serve_search;
 #[cfg(feature = "torch")]
+pub(crate) mod serve_tinker;
+#[cfg(feature = "torch")]
 pub(crate) mod train;
 pub(crate) mod trajectories;

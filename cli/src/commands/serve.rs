@@ -20,6 +20,8 @@ pub(crate) async fn run(command: ServeCommand) -> Result<(), Failure> {
             super::serve_openai::run(model, adapters, listen, kv_cache_mb, precision).await
         }
         ServeCommand::Search(arguments) => super::serve_search::run(arguments).await,
+        #[cfg(feature = "torch")]
+        ServeCommand::Tinker(arguments) => super::serve_tinker::run(arguments).await,
         ServeCommand::Sandbox(arguments) => super::serve_sandbox::run(arguments).await,
     }
 }

@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use espalier_sandbox::SandboxError;
+use espalier_serving::BodyError;
 use serde_json::json;
 
 /// A refusal.
@@ -48,6 +49,18 @@ impl ApiError {
     /// Something failed that should not.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "sandbox", message)
+    }
+}
+
+impl From<BodyError> for ApiError {
+    fn from(error: BodyError) -> Self {
+        let message = error.to_string();
+        match error {
+            BodyError::TooLarge { .. } => Self::too_large(message),
+            BodyError::Broken(_) => Self::request(message),
+            BodyError::Stalled { .. } => Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message),
+            BodyError::Busy => Self::full(StatusCode::SERVICE_UNAVAILABLE, "busy", message),
+        }
     }
 }
 

@@ -12,18 +12,15 @@
 //! | `routes` | one function per path |
 //! | `session`, `sessions` | one REPL and what it is doing; all of them, and the reaper |
 //! | `ledger` | how many REPLs and how much memory are promised |
-//! | `body`, `listener` | request bodies and connections, bounded in size, number and time |
 //!
 //! Invariants: a REPL belongs to one key, and to any other it does not exist; a REPL does one thing at a time, and says
 //! what it is doing to whoever asks for another; no block depends on a connection, so a client that goes away loses
 //! nothing and keeps nothing: a REPL that nobody asked anything for [`ServerOptions::idle_timeout`] is closed, whatever
-//! it is doing; every wait has a deadline.
+//! it is doing; every wait has a deadline; connections and bodies are bounded by `espalier-serving`.
 
-mod body;
 pub mod error;
 pub mod keys;
 mod ledger;
-mod listener;
 pub mod options;
 mod routes;
 pub mod server;

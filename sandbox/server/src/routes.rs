@@ -14,12 +14,11 @@ use axum::{Router, http};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use espalier_sandbox::{Limits, Sandbox};
-use espalier_serving::OpenRequests;
+use espalier_serving::{Bodies, OpenRequests};
 use futures::FutureExt as _;
 use serde_json::{Value as Json_, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::body::Bodies;
 use crate::error::ApiError;
 use crate::ledger::promise;
 use crate::options::ServerOptions;

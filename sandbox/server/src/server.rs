@@ -7,14 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use espalier_sandbox::Sandbox;
-use espalier_serving::{LAST_ANSWERS, OpenRequests};
+use espalier_serving::{Bodies, Bounded, LAST_ANSWERS, OpenRequests};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::body::Bodies;
 use crate::ledger::Ledger;
-use crate::listener::Bounded;
 use crate::options::ServerOptions;
 use crate::routes::{Server, router};
 use crate::sessions::Sessions;

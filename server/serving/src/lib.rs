@@ -1,8 +1,20 @@
-//! How every HTTP server of the project ends: no new connections, some time for the requests that run, then their
-//! cancellation, and a last moment for answers that say so.
+//! What every HTTP server of the project shares: its end, and bounds.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | this one | the end: no new connections, some time for the requests that run, then their cancellation, and a last moment for answers that say so |
+//! | [`listener`] | [`Bounded`]: so many connections at once, none of which is silent for ever |
+//! | [`bodies`] | [`Bodies`]: so many bytes in one body and in all, none of which stands still for ever |
 //!
 //! Invariants: a request that runs is counted, from its first line to the end of its answer; the end of a server never
-//! waits for a client that does not read, or that holds its connection open without a request.
+//! waits for a client that does not read, or that holds its connection open without a request; no peer holds memory, a
+//! connection or a body longer than the bounds allow.
+
+pub mod bodies;
+pub mod listener;
+
+pub use bodies::{Bodies, BodyError, Read};
+pub use listener::Bounded;
 
 use std::io;
 use std::pin::pin;

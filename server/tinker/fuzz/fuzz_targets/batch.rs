@@ -2,11 +2,11 @@
 #![no_main]
 #![allow(dead_code, reason = "the readers are taken as files, and a part of them is used")]
 
-#[path = "../../api/src/datum.rs"]
+#[path = "../../src/datum.rs"]
 mod datum;
-#[path = "../../api/src/proto.rs"]
+#[path = "../../src/proto.rs"]
 mod proto;
-#[path = "../../api/src/tensor.rs"]
+#[path = "../../src/tensor.rs"]
 mod tensor;
 
 use libfuzzer_sys::fuzz_target;

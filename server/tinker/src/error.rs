@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use espalier_http::BodyError;
+use espalier_serving::BodyError;
 use serde_json::json;
 
 use crate::store::StoreError;

@@ -1,10 +1,13 @@
 //! What an engine must do.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use crate::operation::{Operation, Outcome};
+use crate::path::TinkerPath;
 
 /// Whose fault a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +85,16 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// The outcome must be of the operation's kind; anything else is reported as the server's failure.
     async fn execute(&self, operation: Operation, cancel: CancellationToken) -> Result<Outcome, OperationError>;
+
+    /// The folder that holds a checkpoint's files; `None` where there is none.
+    fn checkpoint_folder(&self, _path: &TinkerPath) -> Option<PathBuf> {
+        None
+    }
+
+    /// Removes a checkpoint's files. That there are none is no failure.
+    async fn delete_checkpoint(&self, _path: &TinkerPath) -> Result<(), OperationError> {
+        Ok(())
+    }
 
     /// A session ended: what it holds may go.
     fn end_session(&self, _session: &crate::ids::SessionId) {}

@@ -1,0 +1,96 @@
+//! `espalier serve tinker`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use espalier_engine::EngineOptions;
+use espalier_tinker::store::INLINE;
+use espalier_tinker::{Keys, ServeError, ServerOptions, Store, StoreError, serve};
+use espalier_tinker_engine::EngineBackend;
+use tokio_util::sync::CancellationToken;
+
+use crate::arguments::TinkerServerArguments;
+use crate::engines::{open, precision};
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::say;
+use crate::settings::model_folder;
+
+pub(crate) async fn run(arguments: TinkerServerArguments) -> Result<(), Failure> {
+    let listen = arguments.listen;
+    let options = ServerOptions {
+        keys: arguments.api_keys.as_deref().map(keys).transpose()?.unwrap_or_default(),
+        open: arguments.open,
+        keep_results: seconds("`--keep-results`", arguments.keep_results)?,
+        session_timeout: seconds("`--session-timeout`", arguments.session_timeout)?,
+        ..ServerOptions::default()
+    };
+    if !listen.ip().is_loopback() && options.keys.is_open() && !options.open {
+        return Err(Failure::Configuration(format!(
+            "`--listen {listen}` can be reached from other machines: name a file of keys with `--api-keys FILE`, let \
+             everybody in with `--open`, or listen on 127.0.0.1"
+        )));
+    }
+    let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| Failure::Usage {
+        what: "`--listen`".to_owned(),
+        expected: "an address that is free".to_owned(),
+        got: format!("`{listen}`: {error}"),
+    })?;
+    let address = listener.local_addr().map_err(|error| Failure::Internal(error.to_string()))?;
+    let store = Store::open(&arguments.state, INLINE).await.map_err(|error| match error {
+        StoreError::Database(_) => Failure::Data(format!("`--state {}`: {error}", arguments.state.display())),
+        StoreError::File { .. } | StoreError::Taken(_) => Failure::Output(format!("`--state`: {error}")),
+    })?;
+    let name = arguments.name.unwrap_or_else(|| arguments.base_model.display().to_string());
+    let engine_options = EngineOptions {
+        precision: precision(&arguments.precision).map_err(Failure::Internal)?,
+        kv_cache_mb: arguments.kv_cache_mb,
+        ..EngineOptions::default()
+    };
+    let engine = open(model_folder(&arguments.base_model), engine_options).await.map_err(|failure| {
+        if matches!(failure, Failure::Configuration(_)) { failure } else { failure.within("`--base-model`") }
+    })?;
+    let backend = EngineBackend::new(Arc::new(engine), &name, options.operation_timeout)
+        .map_err(|error| Failure::Engine(error.to_string()))?;
+    let found = store.recovered();
+    if found.again + found.lost > 0 {
+        say!("{} requests that were cut off are done again, {} failed", found.again, found.lost);
+    }
+    say!(
+        "serving `{name}` to Tinker clients at http://{address} (Ctrl-C ends it); samples only, training is not served yet"
+    );
+    if !address.ip().is_loopback() && options.keys.is_open() {
+        say!("anybody who reaches this port may use the model: there are no keys");
+    }
+    let shutdown = CancellationToken::new();
+    let drain = options.drain.as_secs();
+    let stopper = tokio::spawn(interrupt::twice(shutdown.clone(), move || {
+        say!("stopping; what runs may still take {drain} s (Ctrl-C again leaves at once)");
+    }));
+    let cut_off = serve(store, Arc::new(backend), listener, options, shutdown).await;
+    stopper.abort();
+    match cut_off {
+        Ok(0) => Ok(()),
+        Ok(1) => Err(Failure::Interrupted("1 request was cut off; it is done when the server runs again".to_owned())),
+        Ok(more) => {
+            Err(Failure::Interrupted(format!("{more} requests were cut off; they are done when the server runs again")))
+        }
+        Err(error @ (ServeError::NoKeys(_) | ServeError::Options(_))) => Err(Failure::Configuration(error.to_string())),
+        Err(error @ ServeError::Listener(_)) => Err(Failure::Internal(format!("the server: {error}"))),
+    }
+}
+
+fn keys(file: &Path) -> Result<Keys, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| Failure::unreadable(file, &error))?;
+    Keys::parse(&text).map_err(|error| Failure::Input { file: file.display().to_string(), reason: error.to_string() })
+}
+
+fn seconds(what: &str, given: f64) -> Result<Duration, Failure> {
+    let duration = Duration::try_from_secs_f64(given).ok().filter(|duration| *duration >= Duration::from_secs(1));
+    duration.ok_or_else(|| Failure::Usage {
+        what: what.to_owned(),
+        expected: "a number of seconds from 1".to_owned(),
+        got: format!("`{given}`"),
+    })
+}
