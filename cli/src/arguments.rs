@@ -523,7 +523,7 @@ pub(crate) enum ServeCommand {
     /// `docs/sandbox-http.md` describes the API; `examples/sandbox_client` has a client in Python. Ctrl-C takes no new
     /// requests, gives blocks that run 5 s to finish and closes every REPL (exit code 130 where a block was cut off).
     Sandbox(SandboxServerArguments),
-    /// The Tinker API over a local model, for the `tinker` package from PyPI as it is: samples, training not yet.
+    /// The Tinker API over a local model, for the `tinker` package from PyPI as it is: it samples and trains.
     ///
     /// Clients say `TINKER_BASE_URL=http://127.0.0.1:8000 TINKER_API_KEY=tml-anything`; `docs/tinker.md` describes what is
     /// served. Requests and results are kept in a database: what was accepted survives a restart. Ctrl-C takes no new
@@ -546,7 +546,7 @@ pub(crate) struct TinkerServerArguments {
     /// Where to listen. Beyond loopback it asks for `--api-keys` or `--open`.
     #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
     pub(crate) listen: std::net::SocketAddr,
-    /// The folder of the database. One server at a time uses it.
+    /// The folder of the database and of checkpoints. One server at a time uses it.
     #[arg(long, default_value = "runs/tinker", value_name = "FOLDER")]
     pub(crate) state: PathBuf,
     /// The keys that are accepted: on every line an owner's name and the SHA-256 of the key (`printf %s KEY | sha256sum`).
@@ -565,9 +565,22 @@ pub(crate) struct TinkerServerArguments {
     /// Memory of the KV cache, MiB; a quarter of the machine's by default.
     #[arg(long, value_name = "MIB")]
     pub(crate) kv_cache_mb: Option<u64>,
-    /// How weights are kept.
+    /// Memory of adapters that train, with their gradients and moments, MiB; what is more waits on the disk.
+    #[arg(long, default_value_t = 4096, value_name = "MIB")]
+    pub(crate) adapter_memory_mb: u64,
+    /// Checkpoints that can be sampled from at once without being read again.
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub(crate) samplers: usize,
+    /// Tokens of a training batch that go through the model at once.
+    #[arg(long, default_value_t = 4096, value_name = "TOKENS")]
+    pub(crate) micro_batch_tokens: usize,
+    /// Compute layers again in the backward pass instead of remembering them: less memory, more time.
+    #[arg(long)]
+    pub(crate) gradient_checkpointing: bool,
+    /// How the base model's weights are kept, to sample and to train. Adapters and sums have 32 bits.
     #[arg(long, default_value = "bf16", value_parser = ["bf16", "f32"])]
     pub(crate) precision: String,
+}
 
 /// Arguments of `espalier serve sandbox`.
 #[derive(Debug, Args)]

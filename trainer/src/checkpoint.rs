@@ -14,42 +14,24 @@
 //!
 //! Parameters lie under their names, not in shards, so any number of processes resumes what any other number saved.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use espalier_distributed::Reduction;
 use espalier_generator::output::{OutputError, RunLock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::files::{self, PendingFolder, SafetensorsReader, SafetensorsWriter, read_json, write_json};
+use crate::manifest::{self, Manifest};
 use crate::model::{TrainModel, Visit};
 use crate::optimizer::AdamW;
 use crate::peft;
 
-const FORMAT: u32 = 1;
 const LATEST: &str = "latest_ckpt_global_step.txt";
 const PREFIX: &str = "global_step_";
-
-#[derive(Serialize, Deserialize)]
-struct Manifest {
-    format: u32,
-    /// Identity of the model that adapters belong to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    base: Option<String>,
-    files: BTreeMap<String, FileEntry>,
-}
-
-#[derive(Serialize, Deserialize, PartialEq, Debug)]
-struct FileEntry {
-    bytes: u64,
-    sha256: String,
-}
 
 /// What a model and its optimiser have counted.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -193,8 +175,7 @@ impl CheckpointStore {
             state: state.clone(),
         };
         write_json(&pending.path().join("trainer_state.json"), &state)?;
-        let files = entries(pending.path())?;
-        write_json(&pending.path().join("manifest.json"), &Manifest { format: FORMAT, base: base_of(model), files })?;
+        Manifest::seal(pending.path(), base_of(model))?;
         pending.finish()?;
         let latest = self.root.join(format!("{LATEST}.partial"));
         files::write(&latest, step.to_string().as_bytes())?;
@@ -314,11 +295,11 @@ fn save_trained(model: &TrainModel, folder: Option<&Path>) -> Result<(), TrainEr
     out.map_or(Ok(()), SafetensorsWriter::finish)
 }
 
-fn moment(which: usize, name: &str) -> String {
+pub(crate) fn moment(which: usize, name: &str) -> String {
     format!("{}.{name}", ["exp_avg", "exp_avg_sq"][which])
 }
 
-fn save_moments(Saved { model, optimizer }: Saved<'_>, folder: Option<&Path>) -> Result<(), TrainError> {
+pub(crate) fn save_moments(Saved { model, optimizer }: Saved<'_>, folder: Option<&Path>) -> Result<(), TrainError> {
     if optimizer.steps() == 0 {
         return Ok(());
     }
@@ -334,41 +315,6 @@ fn save_moments(Saved { model, optimizer }: Saved<'_>, folder: Option<&Path>) ->
         out.put(&moment(1, name), &second)
     })?;
     out.map_or(Ok(()), SafetensorsWriter::finish)
-}
-
-/// Size and hash of every file below a folder.
-fn entries(folder: &Path) -> Result<BTreeMap<String, FileEntry>, TrainError> {
-    let mut found = BTreeMap::new();
-    let mut open = vec![folder.to_owned()];
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(&next).map_err(TrainError::io("read", &next))?.flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                open.push(path);
-                continue;
-            }
-            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
-            if name != "manifest.json" {
-                found.insert(name, entry_of(&path)?);
-            }
-        }
-    }
-    Ok(found)
-}
-
-fn entry_of(path: &Path) -> Result<FileEntry, TrainError> {
-    let mut file = File::open(path).map_err(TrainError::io("read", path))?;
-    let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
-    loop {
-        let n = file.read(&mut buffer).map_err(TrainError::io("read", path))?;
-        if n == 0 {
-            break;
-        }
-        hash.update(&buffer[..n]);
-        bytes += n as u64;
-    }
-    let sha256 = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
-    Ok(FileEntry { bytes, sha256 })
 }
 
 /// A whole checkpoint.
@@ -391,8 +337,7 @@ impl Checkpoint {
                 reason: "expected a checkpoint folder (`global_step_N`), found nothing of that name".to_owned(),
             });
         }
-        let manifest = path.join("manifest.json");
-        if !manifest.exists() {
+        if !path.join(manifest::FILE).exists() {
             let steps = CheckpointStore::new(path, None).steps()?;
             if !steps.is_empty() {
                 let names: Vec<String> = steps.iter().map(|step| format!("`{PREFIX}{step}`")).collect();
@@ -403,23 +348,7 @@ impl Checkpoint {
                 "expected a checkpoint with a `manifest.json`, found none: it is half-written".to_owned(),
             ));
         }
-        let manifest: Manifest = read_json(&manifest)?;
-        if manifest.format != FORMAT {
-            return Err(broken(format!("expected format {FORMAT}, found {}", manifest.format)));
-        }
-        for (name, expected) in &manifest.files {
-            let file = path.join(name);
-            if !file.exists() {
-                return Err(broken(format!("`{name}` is missing")));
-            }
-            let found = entry_of(&file)?;
-            if found != *expected {
-                return Err(broken(format!(
-                    "`{name}`: expected {} bytes with SHA-256 {}, found {} with {}",
-                    expected.bytes, expected.sha256, found.bytes, found.sha256
-                )));
-            }
-        }
+        let manifest = Manifest::verify(path)?.map_err(broken)?;
         Ok(Self { path: path.to_owned(), base: manifest.base, state: read_json(&path.join("trainer_state.json"))? })
     }
 

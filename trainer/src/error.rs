@@ -109,7 +109,7 @@ impl From<tch::TchError> for TrainError {
 
 impl TrainError {
     /// For `map_err` on file operations.
-    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }
     }

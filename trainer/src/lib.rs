@@ -11,15 +11,18 @@
 //! | [`update`] | one update of a policy from rows with advantages |
 //! | [`critic`] | a decoder that says values, and learns them |
 //! | [`optimizer`] | AdamW, schedules, clipping |
+//! | [`adapter`](mod@adapter) | adapters that train beside others over one base |
 //! | [`checkpoint`] | folders that lead to the same next step |
 //! | [`peft`], [`export`] | adapters in PEFT's layout, models in Hugging Face's |
 //! | [`bench`](mod@bench) | what training costs, as figures |
+//! | `manifest` | what a folder holds, by size and hash |
 //! | [`files`] | safetensors one tensor at a time, folders that appear whole |
 //! | [`rl`], [`sft`] | the two loops |
 //!
 //! Invariants: sums over a batch do not depend on how it is divided into micro-batches or over processes, but for
 //! rounding; with one process the shard is the whole and nothing is copied; nothing half-written has a final name.
 
+pub mod adapter;
 pub mod bench;
 pub mod checkpoint;
 pub mod critic;
@@ -30,6 +33,7 @@ pub mod files;
 pub mod head;
 pub mod layout;
 pub mod lora;
+mod manifest;
 pub mod model;
 pub mod optimizer;
 pub mod packing;

@@ -147,7 +147,8 @@ pub struct StepReport {
 struct Stretch {
     from: i64,
     len: i64,
-    weight_decay: f64,
+    /// The group's own; else the common one, as it is at the step.
+    weight_decay: Option<f64>,
     lr_scale: f64,
 }
 
@@ -280,7 +281,7 @@ impl AdamW {
                 let (mut first, mut second) = (part(&moments.first)?, part(&moments.second)?);
                 let mut narrow = unit.compute.as_ref().map(part).transpose()?;
                 let (parameters, gradient) = (&mut part(&unit.master)?, &part(&gradient)?);
-                let rule = (s.weight_decay, s.lr_scale);
+                let rule = (s.weight_decay.unwrap_or(self.config.weight_decay), s.lr_scale);
                 update.apply(parameters, (&mut first, &mut second), gradient, narrow.as_mut(), factor, rule)?;
             }
         }
@@ -349,7 +350,7 @@ fn stretches(flat: &Flat, config: &OptimizerConfig, patterns: &[Regex], rank: i6
         let next = Stretch {
             from: from - start,
             len: to - from,
-            weight_decay: group.and_then(|g| g.weight_decay).unwrap_or(config.weight_decay),
+            weight_decay: group.and_then(|g| g.weight_decay),
             lr_scale: group.map_or(1.0, |g| g.lr_scale),
         };
         match all.last_mut() {

@@ -14,11 +14,25 @@ pub struct PackRow<'a> {
     pub predict_from: usize,
 }
 
-impl PackRow<'_> {
+impl<'a> PackRow<'a> {
+    /// Which of its tokens predict what.
+    fn asked(self) -> impl Iterator<Item = (usize, TokenId)> + 'a {
+        (self.predict_from.max(1)..self.tokens.len()).map(move |target| (target - 1, self.tokens[target]))
+    }
+
     /// How many tokens are predicted.
     pub fn predicted(&self) -> usize {
         self.tokens.len().saturating_sub(self.predict_from)
     }
+}
+
+/// A row that is asked for tokens of its own choice: which of its tokens predict what. A token may be asked several times.
+#[derive(Clone, Copy, Debug)]
+pub struct AskedRow<'a> {
+    /// All tokens.
+    pub tokens: &'a [TokenId],
+    /// Index of a token, and what comes behind it.
+    pub asked: &'a [(usize, TokenId)],
 }
 
 /// Rows that go through the model at once.
@@ -43,30 +57,42 @@ pub struct MicroBatch {
 impl MicroBatch {
     /// Lays rows one behind the other without padding, equally long ones side by side.
     pub fn packed(rows: &[PackRow<'_>], chosen: &[usize]) -> Result<Self, TchError> {
-        Self::lay(rows, chosen, None)
+        Self::lay(chosen, None, |i| rows[i].tokens, |i| rows[i].asked())
     }
 
     /// Lays rows out padded at their end to the longest of all rows, chosen or not, as frameworks without packing pad a
     /// batch. What is padded costs time and changes nothing: attention is causal, and no prediction is asked of padding.
     pub fn padded(rows: &[PackRow<'_>], chosen: &[usize]) -> Result<Self, TchError> {
-        Self::lay(rows, chosen, rows.iter().map(|row| row.tokens.len()).max())
+        let longest = rows.iter().map(|row| row.tokens.len()).max();
+        Self::lay(chosen, longest, |i| rows[i].tokens, |i| rows[i].asked())
     }
 
-    fn lay(rows: &[PackRow<'_>], chosen: &[usize], pad_to: Option<usize>) -> Result<Self, TchError> {
+    /// The same as [`MicroBatch::packed`] for rows that are asked for tokens of their own choice.
+    pub fn asked(rows: &[AskedRow<'_>], chosen: &[usize]) -> Result<Self, TchError> {
+        Self::lay(chosen, None, |i| rows[i].tokens, |i| rows[i].asked.iter().copied())
+    }
+
+    /// `tokens` and `asked` say of a row what it holds and which of its tokens predict what.
+    fn lay<'a, A: Iterator<Item = (usize, TokenId)>>(
+        chosen: &[usize],
+        pad_to: Option<usize>,
+        tokens: impl Fn(usize) -> &'a [TokenId],
+        asked: impl Fn(usize) -> A,
+    ) -> Result<Self, TchError> {
         let mut order = chosen.to_vec();
-        order.sort_by_key(|i| (rows[*i].tokens.len(), *i));
+        order.sort_by_key(|i| (tokens(*i).len(), *i));
         let (mut ids, mut positions, mut select, mut targets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut runs, mut offsets): (Vec<Run>, Vec<i64>) = (Vec::new(), vec![0]);
         for index in &order {
-            let row = &rows[*index];
+            let row = tokens(*index);
             let start = ids.len() as i64;
-            let len = pad_to.unwrap_or(row.tokens.len());
-            ids.extend(row.tokens.iter().map(|t| i64::from(*t)));
+            let len = pad_to.unwrap_or(row.len());
+            ids.extend(row.iter().map(|t| i64::from(*t)));
             ids.resize(start as usize + len, 0);
             positions.extend(0..len as i64);
-            for target in row.predict_from.max(1)..row.tokens.len() {
-                select.push(start + target as i64 - 1);
-                targets.push(i64::from(row.tokens[target]));
+            for (token, target) in asked(*index) {
+                select.push(start + token as i64);
+                targets.push(i64::from(target));
             }
             offsets.push(select.len() as i64);
             match runs.last_mut() {

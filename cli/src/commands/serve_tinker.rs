@@ -7,7 +7,8 @@ use std::time::Duration;
 use espalier_engine::EngineOptions;
 use espalier_tinker::store::INLINE;
 use espalier_tinker::{Keys, ServeError, ServerOptions, Store, StoreError, serve};
-use espalier_tinker_engine::EngineBackend;
+use espalier_tinker_engine::{LearnerOptions, LocalBackend, LocalOptions};
+use espalier_trainer::TrainPrecision;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::TinkerServerArguments;
@@ -48,18 +49,31 @@ pub(crate) async fn run(arguments: TinkerServerArguments) -> Result<(), Failure>
         kv_cache_mb: arguments.kv_cache_mb,
         ..EngineOptions::default()
     };
-    let engine = open(model_folder(&arguments.base_model), engine_options).await.map_err(|failure| {
+    let folder = model_folder(&arguments.base_model);
+    let within = |failure: Failure| {
         if matches!(failure, Failure::Configuration(_)) { failure } else { failure.within("`--base-model`") }
-    })?;
-    let backend = EngineBackend::new(Arc::new(engine), &name, options.operation_timeout)
-        .map_err(|error| Failure::Engine(error.to_string()))?;
+    };
+    let engine = open(folder.clone(), engine_options).await.map_err(within)?;
+    let local = LocalOptions {
+        name: name.clone(),
+        folder: arguments.state.clone(),
+        learner: LearnerOptions {
+            precision: if arguments.precision == "f32" { TrainPrecision::F32 } else { TrainPrecision::Bf16 },
+            memory: (arguments.adapter_memory_mb as usize) << 20,
+            micro_batch_tokens: arguments.micro_batch_tokens,
+            gradient_checkpointing: arguments.gradient_checkpointing,
+        },
+        samplers: arguments.samplers,
+        limit: options.operation_timeout,
+    };
+    let backend = tokio::task::spawn_blocking(move || LocalBackend::start(Arc::new(engine), &folder, local)).await;
+    let backend = backend.map_err(|error| Failure::Internal(error.to_string()))?;
+    let backend = backend.map_err(|error| within(Failure::from(error)))?;
     let found = store.recovered();
     if found.again + found.lost > 0 {
         say!("{} requests that were cut off are done again, {} failed", found.again, found.lost);
     }
-    say!(
-        "serving `{name}` to Tinker clients at http://{address} (Ctrl-C ends it); samples only, training is not served yet"
-    );
+    say!("serving `{name}` to Tinker clients at http://{address} (Ctrl-C ends it)");
     if !address.ip().is_loopback() && options.keys.is_open() {
         say!("anybody who reaches this port may use the model: there are no keys");
     }

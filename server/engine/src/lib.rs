@@ -1,163 +1,28 @@
-//! The Tinker API over any [`InferenceEngine`] that knows tokens: [`EngineBackend`].
+//! The Tinker API over engines: [`LocalBackend`] samples and trains on this machine, [`EngineBackend`] samples from any
+//! [`InferenceEngine`](espalier_inference::InferenceEngine) that knows tokens.
 //!
-//! It samples. What an engine cannot do (log-probabilities of the prompt, the most probable tokens of a position, training)
-//! fails the request that asks for it, as its user's mistake and with a message that says so: nothing is left out silently.
+//! | module | what lives there |
+//! |---|---|
+//! | `sampling` | prompts and answers between the wire and an engine; [`EngineBackend`] |
+//! | `losses` | losses with the wire's semantics |
+//! | `learner` | the thread that trains: adapters, their operations, their checkpoints |
+//! | `shelf` | where checkpoints lie |
+//! | `samplers` | checkpoints that the engine samples from |
+//! | `local` | [`LocalBackend`] |
 //!
-//! Invariant: the tokens that go in and come out are those of the wire. Nothing is decoded and encoded again.
+//! Each uses those above it. What is not served fails the request that asks for it, as its user's mistake and with a message
+//! that says so: nothing is left out silently.
+//!
+//! Invariants: the tokens that go in and come out are those of the wire, nothing is decoded and encoded again; one model's
+//! operations never touch another's weights, gradients or moments.
 
-use std::sync::Arc;
-use std::time::Duration;
+mod learner;
+mod local;
+mod losses;
+mod samplers;
+mod sampling;
+mod shelf;
 
-use async_trait::async_trait;
-use espalier_inference::{
-    EngineError, Fidelity, GenerateRequest, Generation, InferenceEngine, Prompt, SamplingParams, StopReason,
-};
-use espalier_tinker::operation::{Sample, Sampled, Sequence};
-use espalier_tinker::proto;
-use espalier_tinker::wire::sampling::Stop;
-use espalier_tinker::{Backend, BaseModel, Operation, OperationError, Outcome};
-use thiserror::Error;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-
-/// An engine that cannot serve.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum UnfitEngine {
-    /// It knows text only.
-    #[error("`{0}`: expected an engine that takes and gives tokens, got one that knows text only")]
-    Text(String),
-    /// Nobody knows how much fits.
-    #[error("`{0}`: expected an engine that says how many tokens its context holds")]
-    Context(String),
-}
-
-/// An engine as the server sees it.
-pub struct EngineBackend {
-    engine: Arc<dyn InferenceEngine>,
-    models: Vec<BaseModel>,
-    context: u32,
-    limit: Duration,
-}
-
-impl EngineBackend {
-    /// Serves an engine under a name; a sample may take `limit` at most. Clients load the tokenizer of that name.
-    pub fn new(engine: Arc<dyn InferenceEngine>, name: &str, limit: Duration) -> Result<Self, UnfitEngine> {
-        let info = engine.info();
-        if info.fidelity != Fidelity::Tokens {
-            return Err(UnfitEngine::Text(info.model.clone()));
-        }
-        let context = info.context_tokens.ok_or_else(|| UnfitEngine::Context(info.model.clone()))?;
-        let models = vec![BaseModel { name: name.to_owned(), context, trainable: false }];
-        Ok(Self { engine, models, context, limit })
-    }
-
-    async fn sample(&self, sample: Sample, cancel: CancellationToken) -> Result<Outcome, OperationError> {
-        if let Some(path) = &sample.weights {
-            return Err(OperationError::user(format!("`model_path`: there is no checkpoint `{path}`")));
-        }
-        refuse_what_is_missing(&sample)?;
-        let tokens = sample.request.prompt.tokens();
-        let sampling = parameters(&sample, self.context.saturating_sub(tokens.len() as u32).max(1));
-        let request = GenerateRequest {
-            n: sample.request.num_samples,
-            deadline: Instant::now() + self.limit,
-            cancel,
-            ..GenerateRequest::new(Prompt::Tokens(tokens), sampling)
-        };
-        let generations = self.engine.generate(request).await.map_err(failure)?;
-        let cached_tokens = generations.iter().map(|generation| generation.usage.cached_tokens).max().unwrap_or(0);
-        let sequences = generations.into_iter().map(sequence).collect::<Result<_, _>>()?;
-        Ok(Outcome::Sampled(Sampled { sequences, prompt_logprobs: None, cached_tokens }))
-    }
-}
-
-/// What the request asks for that no engine gives yet.
-fn refuse_what_is_missing(sample: &Sample) -> Result<(), OperationError> {
-    let request = &sample.request;
-    let missing = [
-        ("prompt_logprobs", request.prompt_logprobs == Some(true), "log-probabilities of the prompt"),
-        ("target_prompt_logprobs", request.target_prompt_logprobs.is_some(), "log-probabilities of the prompt"),
-        (
-            "topk_prompt_logprobs",
-            request.topk_prompt_logprobs > 0,
-            "the most probable tokens of the prompt's positions",
-        ),
-        ("topk_sample_logprobs", request.topk_sample_logprobs > 0, "the most probable tokens of a sample's positions"),
-        ("prompt_alt_tokens_k", request.prompt_alt_tokens_k > 0, "alternatives in the prompt"),
-    ];
-    match missing.into_iter().find(|(_, asked, _)| *asked) {
-        Some((field, _, what)) => Err(OperationError::user(format!("`{field}`: {what} are not served yet"))),
-        None => Ok(()),
-    }
-}
-
-/// The wire's parameters as the engine's. Without stops, or with some, the model's own end of turn ends a sample too; an
-/// empty list of stops means that nothing does.
-fn parameters(sample: &Sample, room: u32) -> SamplingParams {
-    let given = &sample.request.sampling_params;
-    let (mut stop, mut stop_token_ids, mut ignore_eos) = (Vec::new(), Vec::new(), false);
-    match &given.stop {
-        None => {}
-        Some(Stop::Texts(texts)) => stop.clone_from(texts),
-        Some(Stop::Tokens(tokens)) => {
-            ignore_eos = tokens.is_empty();
-            stop_token_ids.clone_from(tokens);
-        }
-    }
-    SamplingParams {
-        temperature: given.temperature,
-        top_p: given.top_p,
-        top_k: u32::try_from(given.top_k).unwrap_or(0),
-        max_tokens: given.max_tokens.unwrap_or(room),
-        stop,
-        stop_token_ids,
-        ignore_eos,
-        seed: given.seed,
-        logprobs: true,
-        ..SamplingParams::default()
-    }
-}
-
-fn sequence(generation: Generation) -> Result<Sequence, OperationError> {
-    let stop = match generation.stop {
-        StopReason::EndOfTurn | StopReason::StopString => proto::StopReason::Stop,
-        StopReason::MaxTokens | StopReason::ContextOverflow => proto::StopReason::Length,
-        StopReason::Cancelled => return Err(OperationError::server("the sample was cut off before it was done")),
-    };
-    if generation.logprobs.len() != generation.tokens.len() {
-        let (tokens, logprobs) = (generation.tokens.len(), generation.logprobs.len());
-        let message = format!("the engine gave {logprobs} log-probabilities for {tokens} tokens");
-        return Err(OperationError::server(message));
-    }
-    Ok(Sequence { tokens: generation.tokens, logprobs: generation.logprobs, stop })
-}
-
-/// Whose fault an engine's failure is.
-fn failure(error: EngineError) -> OperationError {
-    let message = error.to_string();
-    match error {
-        EngineError::Invalid { .. } | EngineError::ContextOverflow { .. } | EngineError::Cancelled => {
-            OperationError::user(message)
-        }
-        EngineError::UnknownAdapter { .. } | EngineError::Deadline { .. } | EngineError::Failed { .. } => {
-            OperationError::server(message)
-        }
-    }
-}
-
-#[async_trait]
-impl Backend for EngineBackend {
-    fn models(&self) -> &[BaseModel] {
-        &self.models
-    }
-
-    async fn execute(&self, operation: Operation, cancel: CancellationToken) -> Result<Outcome, OperationError> {
-        match operation {
-            Operation::Sample(sample) => self.sample(sample, cancel).await,
-            other => {
-                let name = other.kind().name();
-                Err(OperationError::user(format!("`{name}`: training is not served yet; this server only samples")))
-            }
-        }
-    }
-}
+pub use learner::LearnerOptions;
+pub use local::{LocalBackend, LocalOptions};
+pub use sampling::{EngineBackend, UnfitEngine};

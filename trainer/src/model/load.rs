@@ -43,6 +43,8 @@ enum Source<'a> {
     Random {
         seed: u64,
     },
+    /// What is frozen is that of a model that is there.
+    Shared(&'a TrainModel),
 }
 
 impl TrainModel {
@@ -93,10 +95,30 @@ impl TrainModel {
                 found: format!("an unknown tensor `{name}` in the weights"),
             }));
         }
-        if known.targets.is_some() {
+        if known.targets.is_some() || role == Role::Frozen {
             known.base = Some(files::sha256(&weights.outline()?).chars().take(32).collect());
         }
         Ok(known)
+    }
+
+    /// A new adapter over the frozen weights of this model, which both use from now on: it takes the memory of its adapter
+    /// only. Works over models from [`TrainModel::load_frozen`], and over others with adapters.
+    ///
+    /// Errors: a model that trains its own weights has none to share.
+    pub fn with_adapter(&self, lora: LoraConfig, seed: u64) -> Result<Self, TrainError> {
+        let wrong = |key: &str, expected: &str, found: &str| {
+            Err(TrainError::Config { key: key.to_owned(), expected: expected.to_owned(), found: found.to_owned() })
+        };
+        if lora.rank == 0 {
+            return wrong("model.lora.rank", "a rank above 0", "0");
+        }
+        if self.critic || self.units.iter().any(|unit| unit.layout.frozen.numel() == 0) {
+            return wrong("model", "a model whose own weights are frozen", "one that trains them");
+        }
+        let options = ModelOptions { lora, seed, ..self.options.clone() };
+        let mut made = Self::build(&self.config, &options, self.shared_group(), &Source::Shared(self), Role::Policy)?;
+        made.base.clone_from(&self.base);
+        Ok(made)
     }
 
     /// A model with new weights: matrices normal with standard deviation 0.02, norms 1, biases 0.
@@ -156,7 +178,7 @@ impl TrainModel {
         let (rank_of, world) = (group.rank() as i64, group.world_size() as i64);
         let (compute, master) = (options.precision.compute(), options.precision.master());
         let mut units = Vec::new();
-        for layout in layouts {
+        for (index, layout) in layouts.into_iter().enumerate() {
             let shard = |flat: &Flat, kind: Kind| -> Result<Tensor, TrainError> {
                 let len = flat.shard_len(world);
                 let whole = decoder::zeros(&[len * world], kind)?;
@@ -168,8 +190,12 @@ impl TrainModel {
                 Ok(if world == 1 { whole } else { decoder::copied(&whole.f_narrow(0, rank_of * len, len)?)? })
             };
             let trained = shard(&layout.trained, master)?;
+            let frozen = match source {
+                Source::Shared(base) => base.units[index].frozen.shallow_clone(),
+                _ => shard(&layout.frozen, compute)?,
+            };
             units.push(Unit {
-                frozen: shard(&layout.frozen, compute)?,
+                frozen,
                 compute: if compute == master { None } else { Some(trained.f_to_kind(compute)?) },
                 master: trained,
                 gradient: None,
@@ -218,6 +244,11 @@ fn initial(part: &Part, source: &Source<'_>, options: &ModelOptions) -> Result<T
             Ok(Tensor::f_from_slice(&normal(&mut stream(options.seed), part.numel(), deviation))?.f_view(shape)?)
         }
         Source::Files { weights, .. } => Ok(weights.get(&part.name, shape)?),
+        Source::Shared(_) => Err(TrainError::Config {
+            key: "model".to_owned(),
+            expected: "adapters alone to be new".to_owned(),
+            found: format!("`{}`", part.name),
+        }),
         Source::Random { .. } if part.name.ends_with("bias") => Ok(Tensor::f_zeros(shape, float)?),
         Source::Random { .. } if shape.len() == 1 => Ok(Tensor::f_ones(shape, float)?),
         Source::Random { seed } => {

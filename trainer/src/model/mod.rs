@@ -40,7 +40,7 @@ use espalier_engine::config::DecoderConfig;
 use tch::{Kind, Tensor};
 
 pub(crate) use self::shards::scatter;
-pub use self::shards::{Find, Visit};
+pub use self::shards::{Find, Gradients, Visit};
 pub(crate) use self::unit::Unit;
 use self::unit::{LayerPlaces, RootPlaces};
 use crate::decoder;
@@ -110,7 +110,7 @@ pub struct TrainModel {
 }
 
 impl TrainModel {
-    /// Identity of the folder that a model with adapters was loaded from.
+    /// Identity of the folder that a frozen model, or one with adapters, was loaded from.
     pub fn base(&self) -> Option<&str> {
         self.base.as_deref()
     }
@@ -168,10 +168,12 @@ impl TrainModel {
 
     /// Bytes of parameters and gradients that this process holds between passes.
     pub fn resident_bytes(&self) -> usize {
-        let size = |t: &Tensor| t.numel() * t.kind().elt_size_in_bytes();
-        let of = |u: &Unit| {
-            size(&u.frozen) + size(&u.master) + u.compute.as_ref().map_or(0, size) + u.gradient.as_ref().map_or(0, size)
-        };
+        self.adapter_bytes() + self.units.iter().map(|u| size(&u.frozen)).sum::<usize>()
+    }
+
+    /// The same of what is trained alone: what a model costs that shares the rest with others.
+    pub fn adapter_bytes(&self) -> usize {
+        let of = |u: &Unit| size(&u.master) + u.compute.as_ref().map_or(0, size) + u.gradient.as_ref().map_or(0, size);
         self.units.iter().map(of).sum()
     }
 
@@ -199,4 +201,8 @@ impl TrainModel {
     pub fn targets(&self) -> Option<&Targets> {
         self.targets.as_ref()
     }
+}
+
+fn size(tensor: &Tensor) -> usize {
+    tensor.numel() * tensor.kind().elt_size_in_bytes()
 }

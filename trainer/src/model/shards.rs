@@ -14,6 +14,10 @@ use crate::layout::Flat;
 /// Gives a tensor by name and shape.
 pub type Find<'a> = dyn FnMut(&str, &[i64]) -> Result<Tensor, TrainError> + 'a;
 
+/// Gradients that were taken out of a model.
+#[derive(Debug)]
+pub struct Gradients(Vec<Option<Tensor>>);
+
 /// Which tensors to visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
@@ -101,6 +105,41 @@ impl TrainModel {
         for unit in &mut self.units {
             unit.gradient = None;
         }
+    }
+
+    /// Whether something was added to the gradients since they were forgotten last.
+    pub fn has_gradients(&self) -> bool {
+        self.units.iter().any(|unit| unit.gradient.is_some())
+    }
+
+    /// Takes the gradients out; the model begins anew.
+    pub fn take_gradients(&mut self) -> Gradients {
+        Gradients(self.units.iter_mut().map(|unit| unit.gradient.take()).collect())
+    }
+
+    /// Adds gradients that were taken out of this model.
+    pub fn add_taken(&mut self, taken: Gradients) -> Result<(), TrainError> {
+        let _guard = tch::no_grad_guard();
+        for (unit, taken) in self.units.iter_mut().zip(taken.0) {
+            match (&mut unit.gradient, taken) {
+                (Some(total), Some(taken)) => drop(total.f_add_(&taken)?),
+                (none @ None, Some(taken)) => *none = Some(taken),
+                (_, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the gradients; `find` gives each by name and shape.
+    pub fn set_gradients(&mut self, find: &mut Find<'_>) -> Result<(), TrainError> {
+        let (world, rank) = (self.group.world_size() as i64, self.group.rank() as i64);
+        for unit in self.units.iter_mut().filter(|unit| unit.layout.trained.numel() > 0) {
+            let len = unit.layout.trained.shard_len(world);
+            let mut gradient = unit.master.f_zeros_like()?;
+            scatter(&unit.layout.trained, &mut gradient, rank * len, len, find)?;
+            unit.gradient = Some(gradient);
+        }
+        Ok(())
     }
 
     /// L2 norm of the gradient over all parameters and processes.
