@@ -62,6 +62,7 @@ pub(crate) async fn run(arguments: TinkerServerArguments) -> Result<(), Failure>
             memory: (arguments.adapter_memory_mb as usize) << 20,
             micro_batch_tokens: arguments.micro_batch_tokens,
             gradient_checkpointing: arguments.gradient_checkpointing,
+            ..LearnerOptions::default()
         },
         samplers: arguments.samplers,
         limit: options.operation_timeout,
@@ -70,8 +71,8 @@ pub(crate) async fn run(arguments: TinkerServerArguments) -> Result<(), Failure>
     let backend = backend.map_err(|error| Failure::Internal(error.to_string()))?;
     let backend = backend.map_err(|error| within(Failure::from(error)))?;
     let found = store.recovered();
-    if found.again + found.lost > 0 {
-        say!("{} requests that were cut off are done again, {} failed", found.again, found.lost);
+    if found.again > 0 {
+        say!("{} requests that were cut off are done again", found.again);
     }
     say!("serving `{name}` to Tinker clients at http://{address} (Ctrl-C ends it)");
     if !address.ip().is_loopback() && options.keys.is_open() {

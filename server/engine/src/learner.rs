@@ -2,21 +2,23 @@
 //!
 //! Adapters that were not used for longest go to the disk when those in memory take more than [`LearnerOptions::memory`], and
 //! come back, gradients included, when something is asked of them. An operation that fails leaves its adapter as it was; one
-//! that panics costs its own adapter only.
+//! that panics costs its own adapter only. Every [`LearnerOptions::keep_after`] of work on a model it is kept on the disk,
+//! with the place that it had reached; the server does the rest again.
 
 use std::any::Any;
 use std::collections::HashMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use espalier_distributed::Group;
 use espalier_tinker::ids::{ModelId, SessionId};
 use espalier_tinker::operation::{ForwardBackward, Losses, TargetLogprobs};
 use espalier_tinker::path::{CheckpointKind, TinkerPath};
 use espalier_tinker::wire::training::{AdamParams, CreateModel, LoadWeights, LoraConfig as WireLora, OptimizerConfig};
-use espalier_tinker::{Operation, OperationError, Outcome};
+use espalier_tinker::{Operation, OperationError, Outcome, Progress};
 use espalier_trainer::adapter::{Adapter, Keep};
 use espalier_trainer::head::HeadOptions;
 use espalier_trainer::lora::{LAYER_TARGETS, LoraConfig, TargetModules};
@@ -46,6 +48,9 @@ pub struct LearnerOptions {
     pub micro_batch_tokens: usize,
     /// Layers are computed again in the backward pass instead of being remembered.
     pub gradient_checkpointing: bool,
+    /// A model on which so much time was spent since it was kept last is kept on the disk: after a crash that much has to be
+    /// done again at most, and what was being done.
+    pub keep_after: Duration,
 }
 
 impl Default for LearnerOptions {
@@ -55,6 +60,7 @@ impl Default for LearnerOptions {
             memory: 4 << 30,
             micro_batch_tokens: 4096,
             gradient_checkpointing: false,
+            keep_after: Duration::from_secs(20),
         }
     }
 }
@@ -74,6 +80,18 @@ enum Job {
 #[derive(Clone)]
 pub(crate) struct Learner {
     jobs: mpsc::Sender<Job>,
+    shelf: Shelf,
+    known: Known,
+}
+
+/// How far the thread is with its models, for everybody to see.
+#[derive(Clone, Debug, Default)]
+struct Known(Arc<Mutex<HashMap<ModelId, Progress>>>);
+
+impl Known {
+    fn all(&self) -> MutexGuard<'_, HashMap<ModelId, Progress>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Learner {
@@ -81,10 +99,11 @@ impl Learner {
     pub(crate) fn start(folder: &Path, name: &str, shelf: Shelf, options: LearnerOptions) -> Result<Self, TrainError> {
         let (jobs, queue) = mpsc::channel();
         let (started, ready) = mpsc::channel();
-        let (folder, name) = (folder.to_owned(), name.to_owned());
+        let (folder, name, known) = (folder.to_owned(), name.to_owned(), Known::default());
+        let (own, seen) = (shelf.clone(), known.clone());
         let begun = std::thread::Builder::new().name("tinker-learner".to_owned()).spawn(move || {
             // Tensors do not leave the thread.
-            match Learning::load(&folder, name, shelf, options) {
+            match Learning::load(&folder, name, own, seen, options) {
                 Ok(learning) => {
                     let _ = started.send(Ok(()));
                     learning.run(&queue);
@@ -96,7 +115,7 @@ impl Learner {
         });
         begun.map_err(|error| TrainError::Settings(format!("no thread can be started: {error}")))?;
         match ready.recv() {
-            Ok(Ok(())) => Ok(Self { jobs }),
+            Ok(Ok(())) => Ok(Self { jobs, shelf, known }),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(TrainError::Settings("the thread that trains ended while it began".to_owned())),
         }
@@ -128,6 +147,12 @@ impl Learner {
         self.ask(|answer| Job::Read(weights, tokens, cancel, answer)).await
     }
 
+    /// How far the thread is with a model, or a kept one would be.
+    pub(crate) fn progress(&self, model: &ModelId) -> Option<Progress> {
+        let known = self.known.all().get(model).copied();
+        known.or_else(|| self.shelf.kept(model).map(|kept| Progress { reached: kept, kept }))
+    }
+
     pub(crate) fn end_session(&self, session: &SessionId) {
         let _ = self.jobs.send(Job::Ended(session.clone()));
     }
@@ -151,11 +176,20 @@ struct Learning {
     options: LearnerOptions,
     models: HashMap<ModelId, Trained>,
     readers: HashMap<TinkerPath, (Box<Adapter>, u64)>,
+    known: Known,
+    /// Time spent on each model since it was kept last.
+    spent: HashMap<ModelId, Duration>,
     clock: u64,
 }
 
 impl Learning {
-    fn load(folder: &Path, name: String, shelf: Shelf, options: LearnerOptions) -> Result<Self, TrainError> {
+    fn load(
+        folder: &Path,
+        name: String,
+        shelf: Shelf,
+        known: Known,
+        options: LearnerOptions,
+    ) -> Result<Self, TrainError> {
         let model = ModelOptions {
             precision: options.precision,
             gradient_checkpointing: options.gradient_checkpointing,
@@ -163,7 +197,8 @@ impl Learning {
         };
         let base = TrainModel::load_frozen(folder, model, Group::single())?;
         shelf.clear_parked().map_err(TrainError::io("remove", shelf.parked()))?;
-        Ok(Self { base, name, shelf, options, models: HashMap::new(), readers: HashMap::new(), clock: 0 })
+        let (models, readers, spent) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Ok(Self { base, name, shelf, options, models, readers, known, spent, clock: 0 })
     }
 
     fn run(mut self, queue: &mpsc::Receiver<Job>) {
@@ -181,9 +216,12 @@ impl Learning {
                     }
                 }
                 Job::Ended(session) => {
+                    self.known.all().retain(|model, _| model.session != session);
+                    self.shelf.drop_kept(&session);
                     let ended: Vec<ModelId> = self.models.keys().filter(|id| id.session == session).cloned().collect();
                     for model in ended {
                         self.models.remove(&model);
+                        self.spent.remove(&model);
                         self.shelf.unpark(&model);
                     }
                 }
@@ -198,6 +236,7 @@ impl Learning {
             // Nobody knows what state it was left in.
             if let Some(model) = operation.model() {
                 self.models.remove(&model);
+                self.known.all().remove(&model);
             }
             Err(panicked(&*panic))
         })
@@ -205,7 +244,48 @@ impl Learning {
 
     fn execute(&mut self, operation: &Operation) -> Result<Outcome, OperationError> {
         self.clock += 1;
-        let outcome = match operation {
+        let Some(model) = operation.model() else {
+            return Err(OperationError::server("samples are not for the thread that trains"));
+        };
+        // The place before is finished for everybody when the next is begun: only then may its effect be kept.
+        if self.spent.get(&model).is_some_and(|spent| *spent > self.options.keep_after) {
+            self.keep(&model)?;
+        }
+        let begun = Instant::now();
+        let done = self.perform(operation);
+        if operation.changes_model() {
+            *self.spent.entry(model.clone()).or_default() += begun.elapsed();
+        }
+        if self.models.contains_key(&model) {
+            let kept = self.progress_of(&model).map_or(-1, |progress| progress.kept);
+            self.known.all().insert(model.clone(), Progress { reached: operation.seq(), kept });
+            // The checkpoint may be gone when this would have to be done again; doing it twice changes nothing.
+            if matches!(operation, Operation::LoadWeights(_)) && done.is_ok() {
+                self.keep(&model)?;
+            }
+        }
+        self.make_room(&model)?;
+        done
+    }
+
+    fn progress_of(&self, model: &ModelId) -> Option<Progress> {
+        self.known.all().get(model).copied()
+    }
+
+    /// Writes a model to the disk as it is after the last place that it reached.
+    fn keep(&mut self, model: &ModelId) -> Result<(), OperationError> {
+        let Some(Progress { reached, .. }) = self.progress_of(model) else { return Ok(()) };
+        let (folder, base) = (self.shelf.kept_at(model, reached), self.name.clone());
+        remove(&folder)?;
+        self.adapter(model)?.save(&folder, &base, Keep::Gradients).map_err(failure)?;
+        self.shelf.drop_kept_before(model, reached);
+        self.known.all().insert(model.clone(), Progress { reached, kept: reached });
+        self.spent.remove(model);
+        Ok(())
+    }
+
+    fn perform(&mut self, operation: &Operation) -> Result<Outcome, OperationError> {
+        Ok(match operation {
             Operation::CreateModel(request) => self.create(request)?,
             Operation::ForwardBackward(request) => self.forward_backward(request)?,
             Operation::OptimStep(request) => {
@@ -224,9 +304,7 @@ impl Learning {
             }
             Operation::LoadWeights(request) => self.load_weights(request)?,
             Operation::Sample(_) => return Err(OperationError::server("samples are not for the thread that trains")),
-        };
-        self.make_room(operation.model().as_ref())?;
-        Ok(outcome)
+        })
     }
 
     fn create(&mut self, request: &CreateModel) -> Result<Outcome, OperationError> {
@@ -244,11 +322,16 @@ impl Learning {
 
     /// A model's adapter, brought back where it was parked.
     fn adapter(&mut self, model: &ModelId) -> Result<&mut Adapter, OperationError> {
+        if !self.models.contains_key(model)
+            && let Some(kept) = self.shelf.kept(model)
+        {
+            let adapter =
+                Adapter::open(&self.base, &self.shelf.kept_at(model, kept), Keep::Gradients).map_err(failure)?;
+            self.models.insert(model.clone(), Trained::Here { adapter: Box::new(adapter), used: self.clock });
+            self.known.all().insert(model.clone(), Progress { reached: kept, kept });
+        }
         let Some(found) = self.models.get_mut(model) else {
-            return Err(OperationError::server(format!(
-                "the model `{model}` is not in memory any more: the server was restarted, or failed while it trained; load a \
-                 checkpoint of it"
-            )));
+            return Err(OperationError::server(format!("the model `{model}` is not there; load a checkpoint of it")));
         };
         if matches!(found, Trained::Parked) {
             let folder = self.shelf.parked_model(model);
@@ -266,7 +349,7 @@ impl Learning {
     }
 
     /// Parks what was not used for longest until the rest fits; never the one that is at work.
-    fn make_room(&mut self, current: Option<&ModelId>) -> Result<(), OperationError> {
+    fn make_room(&mut self, current: &ModelId) -> Result<(), OperationError> {
         loop {
             let here = |(id, model): (&ModelId, &Trained)| match model {
                 Trained::Here { adapter, used } => Some((*used, id.clone(), adapter.resident_bytes())),
@@ -274,7 +357,7 @@ impl Learning {
             };
             let here: Vec<_> = self.models.iter().filter_map(here).collect();
             let total: usize = here.iter().map(|(_, _, bytes)| bytes).sum();
-            let oldest = here.into_iter().filter(|(_, id, _)| Some(id) != current).min();
+            let oldest = here.into_iter().filter(|(_, id, _)| id != current).min();
             let Some((_, id, _)) = oldest.filter(|_| total > self.options.memory) else { return Ok(()) };
             if let Some(Trained::Here { adapter, .. }) = self.models.get(&id) {
                 adapter.save(&self.shelf.parked_model(&id), &self.name, Keep::Gradients).map_err(failure)?;

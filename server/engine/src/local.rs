@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use espalier_engine::LocalEngine;
 use espalier_inference::{EngineError, InferenceEngine as _};
-use espalier_tinker::ids::SessionId;
+use espalier_tinker::ids::{ModelId, SessionId};
 use espalier_tinker::operation::Sample;
 use espalier_tinker::path::TinkerPath;
-use espalier_tinker::{Backend, BaseModel, Operation, OperationError, Outcome};
+use espalier_tinker::{Backend, BaseModel, Operation, OperationError, Outcome, Progress};
 use espalier_trainer::TrainError;
 use tokio_util::sync::CancellationToken;
 
@@ -107,6 +107,10 @@ impl Backend for LocalBackend {
             Operation::Sample(sample) => self.sample(sample, cancel).await,
             other => self.learner.operation(other, cancel).await,
         }
+    }
+
+    fn progress(&self, model: &ModelId) -> Option<Progress> {
+        self.learner.progress(model)
     }
 
     fn checkpoint_folder(&self, path: &TinkerPath) -> Option<PathBuf> {

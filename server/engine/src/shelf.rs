@@ -1,13 +1,14 @@
 //! Where checkpoints lie, and adapters that wait.
 //!
-//! `checkpoints/MODEL/KIND/NAME/` and `parked/MODEL/`. Names of models and checkpoints hold no `/` and are never `.` or `..`,
+//! `checkpoints/MODEL/KIND/NAME/`, `parked/MODEL/` for those that memory has no room for, and `kept/MODEL/PLACE/` for those that
+//! have to survive the process, as they were after a place of their order. Names of models and checkpoints hold no `/` and are never `.` or `..`,
 //! so no path leads out of the folder.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use espalier_tinker::ids::ModelId;
+use espalier_tinker::ids::{ModelId, SessionId};
 use espalier_tinker::path::TinkerPath;
 
 /// A folder of adapters.
@@ -15,11 +16,12 @@ use espalier_tinker::path::TinkerPath;
 pub(crate) struct Shelf {
     checkpoints: PathBuf,
     parked: PathBuf,
+    kept: PathBuf,
 }
 
 impl Shelf {
     pub(crate) fn new(folder: &Path) -> Self {
-        Self { checkpoints: folder.join("checkpoints"), parked: folder.join("parked") }
+        Self { checkpoints: folder.join("checkpoints"), parked: folder.join("parked"), kept: folder.join("kept") }
     }
 
     /// Where a checkpoint lies, whether it is there or not.
@@ -61,6 +63,40 @@ impl Shelf {
     /// It does not wait any more.
     pub(crate) fn unpark(&self, model: &ModelId) {
         let _ = fs::remove_dir_all(self.parked_model(model));
+    }
+
+    /// Where a model is kept as it was after a place.
+    pub(crate) fn kept_at(&self, model: &ModelId, place: i64) -> PathBuf {
+        self.kept.join(model.to_string()).join(place.to_string())
+    }
+
+    /// The last place after which a model is kept.
+    pub(crate) fn kept(&self, model: &ModelId) -> Option<i64> {
+        self.places(model).into_iter().max()
+    }
+
+    fn places(&self, model: &ModelId) -> Vec<i64> {
+        let Ok(entries) = fs::read_dir(self.kept.join(model.to_string())) else { return Vec::new() };
+        // What is half-written is not called by a number alone.
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// Older ones are not needed any more.
+    pub(crate) fn drop_kept_before(&self, model: &ModelId, place: i64) {
+        for older in self.places(model).into_iter().filter(|older| *older < place) {
+            let _ = fs::remove_dir_all(self.kept_at(model, older));
+        }
+    }
+
+    /// Nothing of a session's models is needed any more.
+    pub(crate) fn drop_kept(&self, session: &SessionId) {
+        let Ok(entries) = fs::read_dir(&self.kept) else { return };
+        for entry in entries.flatten() {
+            let model: Option<ModelId> = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if model.is_some_and(|model| model.session == *session) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// What waited for an earlier process waits for nobody.

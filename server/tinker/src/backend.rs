@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
+use crate::ids::ModelId;
 use crate::operation::{Operation, Outcome};
 use crate::path::TinkerPath;
 
@@ -72,7 +73,20 @@ pub struct BaseModel {
     pub trainable: bool,
 }
 
+/// How far a backend is with a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The last place whose operation it did, and has the effect of.
+    pub reached: i64,
+    /// The last place whose effect survives the process; -1 where none does.
+    pub kept: i64,
+}
+
 /// An engine.
+///
+/// What it forgets, because its process ended or failed, is done again: before an operation of a model the server asks for
+/// [`Backend::progress`], and gives it the model's operations that it lacks once more, in their order. What comes out of
+/// these is dropped.
 ///
 /// The server calls [`Backend::execute`] for one operation of a model at a time, in the model's order, and for many samples
 /// side by side. What one operation changed is there when the next begins.
@@ -85,6 +99,11 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// The outcome must be of the operation's kind; anything else is reported as the server's failure.
     async fn execute(&self, operation: Operation, cancel: CancellationToken) -> Result<Outcome, OperationError>;
+
+    /// How far it is with a model; `None` where it knows nothing of it.
+    fn progress(&self, _model: &ModelId) -> Option<Progress> {
+        None
+    }
 
     /// The folder that holds a checkpoint's files; `None` where there is none.
     fn checkpoint_folder(&self, _path: &TinkerPath) -> Option<PathBuf> {

@@ -18,6 +18,7 @@ const SWEEP: Duration = Duration::from_mins(10);
 /// What ends with a session.
 pub(crate) fn session_ended(worker: &Worker, backend: &dyn Backend, ended: &Ended) {
     worker.cancel(ended.requests.iter().map(|(request, lane)| (request.as_str(), lane.as_str())));
+    worker.forget(&ended.session);
     backend.end_session(&ended.session);
 }
 

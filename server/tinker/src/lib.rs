@@ -46,7 +46,7 @@ mod waiters;
 pub mod wire;
 mod worker;
 
-pub use backend::{Backend, BaseModel, Category, OperationError};
+pub use backend::{Backend, BaseModel, Category, OperationError, Progress};
 pub use error::ApiError;
 pub use keys::{KeyError, Keys};
 pub use operation::{Operation, Outcome};

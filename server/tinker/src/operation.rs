@@ -120,6 +120,11 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
+    /// Whether operations of this kind may change their model.
+    pub fn changes_model(self) -> bool {
+        matches!(self, Self::CreateModel | Self::ForwardBackward | Self::OptimStep | Self::LoadWeights)
+    }
+
     /// Whether it has a place in its model's order. What has none changes nothing, and may be done again.
     pub fn is_ordered(self) -> bool {
         self != Self::Sample
@@ -138,6 +143,14 @@ impl Operation {
             Self::SaveWeightsExternal(_) => Kind::SaveWeightsExternal,
             Self::LoadWeights(_) => Kind::LoadWeights,
             Self::Sample(_) => Kind::Sample,
+        }
+    }
+
+    /// Whether it changes its model: what does not need not be done again where a model has to be brought back.
+    pub fn changes_model(&self) -> bool {
+        match self {
+            Self::ForwardBackward(request) => !request.forward_only,
+            other => other.kind().changes_model(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! An engine that computes nothing: what it answers follows from what it is asked.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, BaseModel, OperationError};
+use crate::backend::{Backend, BaseModel, OperationError, Progress};
+use crate::ids::ModelId;
 use crate::operation::{Losses, Operation, Outcome, Sampled, Sequence, TargetLogprobs};
 use crate::path::{CheckpointKind, TinkerPath};
 use crate::proto::StopReason;
@@ -20,6 +21,7 @@ use crate::wire::sampling::Stop;
 ///
 /// - A sample's tokens count up from the prompt's last, plus one for each sample before it.
 /// - A target's log-probability is minus its token over 100.
+/// - What it did is forgotten when it is dropped, as an engine forgets that lives in memory.
 /// - A prompt that begins with token 13 fails, as does a loss named `fail`; one that begins with token 14 makes it panic.
 pub struct ScriptedBackend {
     models: Vec<BaseModel>,
@@ -28,6 +30,7 @@ pub struct ScriptedBackend {
     open: watch::Sender<bool>,
     busy: Mutex<HashSet<String>>,
     crowded: AtomicBool,
+    reached: Mutex<HashMap<ModelId, i64>>,
 }
 
 impl ScriptedBackend {
@@ -40,6 +43,7 @@ impl ScriptedBackend {
             open: watch::Sender::new(true),
             busy: Mutex::default(),
             crowded: AtomicBool::new(false),
+            reached: Mutex::default(),
         }
     }
 
@@ -85,7 +89,7 @@ impl ScriptedBackend {
     }
 
     fn answer(operation: &Operation) -> Result<Outcome, OperationError> {
-        let saved = |model: &crate::ids::ModelId, kind, name: &str| {
+        let saved = |model: &ModelId, kind, name: &str| {
             let name = name.parse().map_err(|error| OperationError::user(format!("`path`: {error}")))?;
             Ok(Outcome::Saved { path: TinkerPath { model: model.clone(), kind, name }, size: Some(0) })
         };
@@ -196,6 +200,15 @@ impl Backend for ScriptedBackend {
             _ = open.wait_for(|open| *open) => {}
             () = cancel.cancelled() => return Err(OperationError::user("the request was cancelled")),
         }
-        Self::answer(&operation)
+        let answer = Self::answer(&operation);
+        if let Some(model) = operation.model() {
+            self.reached.lock().unwrap_or_else(PoisonError::into_inner).insert(model, operation.seq());
+        }
+        answer
+    }
+
+    fn progress(&self, model: &ModelId) -> Option<Progress> {
+        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner).get(model).copied()?;
+        Some(Progress { reached, kept: -1 })
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, OperationError};
+use crate::ids::{ModelId, SessionId};
 use crate::operation::{Operation, Reply};
 use crate::store::Store;
 use crate::store::requests::Claimed;
@@ -31,6 +32,8 @@ pub(crate) struct Worker {
     models: Lane,
     /// What is being executed, by name.
     running: Mutex<HashMap<String, CancellationToken>>,
+    /// Of each model, the last place up to which its requests were trimmed.
+    kept: Mutex<HashMap<ModelId, i64>>,
 }
 
 /// Room and a bell for one of the loops.
@@ -61,6 +64,7 @@ impl Worker {
             samples: Lane::new(options.max_samples),
             models: Lane::new(options.max_models),
             running: Mutex::default(),
+            kept: Mutex::default(),
         })
     }
 
@@ -167,6 +171,10 @@ impl Worker {
         let kind = request.kind;
         let operation = tokio::task::spawn_blocking(move || Operation::read(kind, &bytes)).await;
         let operation = operation.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.detail))?;
+        request.keeps &= operation.changes_model();
+        if let Some(model) = operation.model() {
+            self.bring_back(&model, request.seq).await?;
+        }
         let (backend, asked, token) = (Arc::clone(&self.backend), operation.clone(), cancel.clone());
         // A task of its own: an engine that panics fails this request only.
         let mut task = tokio::spawn(async move { backend.execute(asked, token).await });
@@ -182,6 +190,45 @@ impl Worker {
         })??;
         Reply::of(&operation, outcome)
             .ok_or_else(|| OperationError::server("the engine failed: its answer is not of the request's kind"))
+    }
+
+    /// Gives the backend what it lacks of a model before a place: operations that were done, and whose effect it lost.
+    async fn bring_back(&self, model: &ModelId, before: i64) -> Result<(), OperationError> {
+        let failed = |error: String| {
+            OperationError::server(format!("the model `{model}` cannot be brought back to where it was: {error}"))
+        };
+        let progress = self.backend.progress(model);
+        let mut reached = progress.map_or(-1, |progress| progress.reached);
+        while reached < before - 1 {
+            let next =
+                self.store.done_after(model, reached, before).await.map_err(|error| failed(error.to_string()))?;
+            let Some((seq, kind, bytes)) = next else { break };
+            let operation = Operation::read(kind, &bytes).map_err(|error| failed(error.detail))?;
+            tracing::info!(%model, seq, kind = kind.name(), "done again, to bring a model back");
+            let backend = Arc::clone(&self.backend);
+            let again = tokio::spawn(async move { backend.execute(operation, CancellationToken::new()).await });
+            let again = tokio::time::timeout(self.timeout, again).await;
+            let again = again.map_err(|_| failed(format!("operation {seq} took too long")))?;
+            let again = again.map_err(|_| failed(format!("operation {seq} panicked")))?;
+            again.map_err(|error| failed(format!("operation {seq} (`{}`): {error}", kind.name())))?;
+            reached = seq;
+        }
+        // What is kept elsewhere need not be done again.
+        if let Some(kept) = progress.map(|progress| progress.kept).filter(|kept| *kept >= 0)
+            && self.kept().insert(model.clone(), kept) != Some(kept)
+        {
+            self.store.trim(model, kept).await.map_err(|error| failed(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<ModelId, i64>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session ended: what is known of its models is not needed any more.
+    pub(crate) fn forget(&self, session: &SessionId) {
+        self.kept().retain(|model, _| model.session != *session);
     }
 
     /// Stores an end, also where the database is out of order for a while. `false` where it had ended before.

@@ -89,6 +89,16 @@ impl<'a> Client<'a> {
         self.run(Operation::read(kind, body.to_string().as_bytes()).unwrap()).await
     }
 
+    /// The same model, asked of another backend over the same folder: what it lacks is done again, as the server does.
+    pub(crate) async fn moved<'b>(&self, backend: &'b dyn Backend, done: &[Operation]) -> Client<'b> {
+        let client = Client { backend, model: self.model, seq: self.seq };
+        let reached = backend.progress(&self.id().parse().unwrap()).map_or(-1, |progress| progress.reached);
+        for operation in done.iter().filter(|operation| operation.seq() > reached && operation.changes_model()) {
+            client.run(operation.clone()).await.unwrap();
+        }
+        client
+    }
+
     pub(crate) async fn create(backend: &'a dyn Backend, model: u32, lora: Value) -> Self {
         let client = Self { backend, model, seq: 0 };
         let body = json!({"session_id": "s", "model_seq_id": model, "base_model": "tiny", "lora_config": lora});

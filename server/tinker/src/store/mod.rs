@@ -78,12 +78,8 @@ pub fn now() -> i64 {
 /// What a restart found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Requests that were being executed and are in the queue again: they change nothing.
+    /// Requests that were being executed and are in the queue again.
     pub again: u64,
-    /// Requests that were being executed and failed.
-    pub lost: u64,
-    /// Models that lived in the memory of the process that ended.
-    pub models: u64,
 }
 
 /// The database.
@@ -127,7 +123,7 @@ impl Store {
         let mut connection = options.connect().await?;
         schema::migrate(&mut connection).await?;
         let opened_at = now();
-        let recovered = order::recover(&mut connection, opened_at).await?;
+        let recovered = order::recover(&mut connection).await?;
         let unfinished: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM requests WHERE state IN (0, 1, 2)")
             .fetch_one(&mut connection)
             .await?;

@@ -51,29 +51,9 @@ pub(super) async fn advance(connection: &mut SqliteConnection, lane: &str, finis
     Ok(())
 }
 
-/// Puts in order what a process left that died.
-///
-/// Samples that were running go back to the queue: sampling changes nothing, and nobody saw a result. Operations of models
-/// that were running failed: nobody knows how far they came. Models lived in that process's memory.
-pub(super) async fn recover(connection: &mut SqliteConnection, at: i64) -> Result<Recovered, StoreError> {
-    let again =
-        sqlx::query("UPDATE requests SET state = 1 WHERE state = 2 AND ordered = 0").execute(&mut *connection).await?;
-    let lost: Vec<(String, i64)> = sqlx::query_as(
-        "UPDATE requests SET state = 4, error = 'the server ended while this was being done', category = 'server', \
-         finished_at = $1, payload = NULL, payload_file = NULL WHERE state = 2 RETURNING lane, seq",
-    )
-    .bind(at)
-    .fetch_all(&mut *connection)
-    .await?;
-    let models = sqlx::query(
-        "UPDATE models SET state = 'failed', failure_category = 'server', \
-         failure = 'the server was restarted, and the model with its weights is gone' \
-         WHERE state = 'ready' OR (state = 'creating' AND model_id IN (SELECT lane FROM requests WHERE seq = 0 AND state = 4))",
-    )
-    .execute(&mut *connection)
-    .await?;
-    for (lane, seq) in &lost {
-        advance(connection, lane, *seq).await?;
-    }
-    Ok(Recovered { again: again.rows_affected(), lost: lost.len() as u64, models: models.rows_affected() })
+/// Puts in order what a process left that died: what was running goes back to the queue, as nobody saw a result. Samples
+/// change nothing. What an operation changed was in the memory that is gone; its model is brought back to the place before it.
+pub(super) async fn recover(connection: &mut SqliteConnection) -> Result<Recovered, StoreError> {
+    let again = sqlx::query("UPDATE requests SET state = 1 WHERE state = 2").execute(connection).await?;
+    Ok(Recovered { again: again.rows_affected() })
 }

@@ -124,6 +124,8 @@ pub struct Claimed {
     pub kind: Kind,
     /// Why its model cannot do anything.
     pub broken: Option<OperationError>,
+    /// What it asks for is kept beyond its end, so that its model can be brought back: until [`Store::trim`].
+    pub keeps: bool,
     laid: Laid,
 }
 
@@ -370,7 +372,8 @@ impl Store {
                     let broken = if ordered { broken(connection, &lane).await? } else { None };
                     let kind =
                         Kind::of(&kind).ok_or_else(|| StoreError::Database(format!("a row's kind is `{kind}`")))?;
-                    claimed.push(Claimed { request_id, lane, seq, kind, broken, laid: Laid { inline, file } });
+                    let (keeps, laid) = (kind.changes_model(), Laid { inline, file });
+                    claimed.push(Claimed { request_id, lane, seq, kind, broken, keeps, laid });
                 }
                 Ok(claimed)
             })
@@ -398,6 +401,7 @@ impl Store {
             }
             Err(error) => failure = Some(error),
         }
+        let keeps = claimed.keeps && failure.is_none();
         let unfinished = std::sync::Arc::clone(&self.unfinished);
         self.write(move |connection| {
             Box::pin(async move {
@@ -405,7 +409,8 @@ impl Store {
                 let state = if failure.is_some() { State::Failed } else { State::Done };
                 let ended = sqlx::query(
                     "UPDATE requests SET state = $2, reply_kind = $3, reply = $4, reply_file = $5, reply_bytes = $6, error = $7, \
-                     category = $8, finished_at = $9, payload = NULL, payload_file = NULL, \
+                     category = $8, finished_at = $9, payload = CASE WHEN $11 = 1 THEN payload END, \
+                     payload_file = CASE WHEN $11 = 1 THEN payload_file END, \
                      completion = (SELECT COALESCE(MAX(completion), 0) + 1 FROM requests WHERE lane = $10) \
                      WHERE request_id = $1 AND state = 2",
                 )
@@ -419,6 +424,7 @@ impl Store {
                 .bind(failure.as_ref().map(|failure| failure.category.name()))
                 .bind(at)
                 .bind(lane.clone())
+                .bind(i64::from(keeps))
                 .execute(&mut *connection)
                 .await?;
                 if ended.rows_affected() == 0 {
@@ -452,6 +458,47 @@ impl Store {
                     .await?;
                 }
                 Ok(true)
+            })
+        })
+        .await
+    }
+
+    /// The first operation of a model that was done at a place after `after` and before `before`, and changed it: its place,
+    /// its kind and what it asked for.
+    pub async fn done_after(
+        &self,
+        model: &ModelId,
+        after: i64,
+        before: i64,
+    ) -> Result<Option<(i64, Kind, Vec<u8>)>, StoreError> {
+        let row: Option<(i64, String, Option<Vec<u8>>, Option<String>)> = sqlx::query_as(
+            "SELECT seq, kind, payload, payload_file FROM requests WHERE lane = $1 AND seq > $2 AND seq < $3 \
+             AND state IN (3, 6) AND (payload IS NOT NULL OR payload_file IS NOT NULL) ORDER BY seq LIMIT 1",
+        )
+        .bind(model.to_string())
+        .bind(after)
+        .bind(before)
+        .fetch_optional(&self.readers)
+        .await?;
+        let Some((seq, kind, inline, file)) = row else { return Ok(None) };
+        let kind = Kind::of(&kind).ok_or_else(|| StoreError::Database(format!("a row's kind is `{kind}`")))?;
+        Ok(Some((seq, kind, self.pick_up(Laid { inline, file }).await?)))
+    }
+
+    /// A model is kept elsewhere as it was after a place: what was asked of it up to there is forgotten.
+    pub async fn trim(&self, model: &ModelId, kept: i64) -> Result<(), StoreError> {
+        let lane = model.to_string();
+        self.write(move |connection| {
+            Box::pin(async move {
+                sqlx::query(
+                    "UPDATE requests SET payload = NULL, payload_file = NULL WHERE lane = $1 AND seq <= $2 \
+                     AND state IN (3, 6) AND (payload IS NOT NULL OR payload_file IS NOT NULL)",
+                )
+                .bind(lane)
+                .bind(kept)
+                .execute(connection)
+                .await?;
+                Ok(())
             })
         })
         .await
