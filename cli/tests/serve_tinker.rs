@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 /// The version of the package that this is tested with.
 const TINKER: &str = "tinker==0.38.0";
@@ -52,41 +52,103 @@ fn refused(state: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// A server that runs, and where.
+struct Server {
+    child: Child,
+    said: BufReader<ChildStderr>,
+    base: String,
+}
+
+impl Server {
+    fn start(state: &Path, listen: &str) -> Self {
+        let arguments = ["--listen", listen, "--name", "Org/Model", "--precision", "f32", "--kv-cache-mb", "512"];
+        let mut child = command(state, &arguments).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let mut said = BufReader::new(child.stderr.take().expect("piped"));
+        let mut all = String::new();
+        let base = loop {
+            let mut line = String::new();
+            assert_ne!(said.read_line(&mut line).expect("UTF-8"), 0, "it ended: {all}");
+            all += &line;
+            if let Some(rest) = line.split("http://").nth(1) {
+                assert!(line.contains("`Org/Model`"), "{line}");
+                break format!("http://{}", rest.split_whitespace().next().expect("an address"));
+            }
+        };
+        Self { child, said, base }
+    }
+
+    /// Ctrl-C; what it said since.
+    fn stop(mut self) -> (Option<i32>, String) {
+        let sent = Command::new("sh").args(["-c", &format!("kill -INT {}", self.child.id())]).status();
+        assert!(sent.expect("a shell").success());
+        let (status, mut rest) = (self.child.wait().expect("it ends"), String::new());
+        self.said.read_to_string(&mut rest).expect("UTF-8");
+        (status.code(), rest)
+    }
+}
+
+fn client(python: &Path, script: &str, base: &str) -> Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script);
+    let mut command = Command::new(python);
+    command.arg(script).args([base, "Org/Model"]).env("TINKER_API_KEY", "tml-test");
+    command
+}
+
+/// A Python with the SDK, where there are one and a model.
+fn prepared() -> Option<PathBuf> {
+    if !has_model() {
+        skip("no `smollm2-135m-instruct` in ESPALIER_MODELS or the cache; run `scripts/setup-model.sh`");
+        return None;
+    }
+    let python = python_with_tinker();
+    if python.is_none() {
+        skip("no Python with the `tinker` package; the tests of `espalier-tinker` make one");
+    }
+    python
+}
+
 #[test]
 fn it_samples_and_trains_for_the_official_sdk_until_ctrl_c() {
-    if !has_model() {
-        return skip("no `smollm2-135m-instruct` in ESPALIER_MODELS or the cache; run `scripts/setup-model.sh`");
-    }
-    let Some(python) = python_with_tinker() else {
-        return skip("no Python with the `tinker` package; the tests of `espalier-tinker` make one");
-    };
+    let Some(python) = prepared() else { return };
     let state = tempfile::tempdir().expect("a folder");
-    let arguments = ["--listen", "127.0.0.1:0", "--name", "Org/Model", "--precision", "f32", "--kv-cache-mb", "512"];
-    let mut child = command(state.path(), &arguments).stderr(Stdio::piped()).spawn().expect("the command starts");
-    let mut said = BufReader::new(child.stderr.take().expect("piped"));
-    let mut line = String::new();
-    said.read_line(&mut line).expect("it says where it serves");
-    let address = line.split("http://").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let base = format!("http://{}", address.unwrap_or_else(|| panic!("no address: {line}")));
-    assert!(line.contains("`Org/Model`"), "{line}");
+    let server = Server::start(state.path(), "127.0.0.1:0");
     // The folder is this server's.
     let (code, second) = refused(state.path(), &["--listen", "127.0.0.1:0"]);
     assert_eq!((code, second.contains("another process")), (Some(6), true), "{second}");
-
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tinker_client.py");
-    let output = Command::new(python)
-        .arg(script)
-        .args([&base, "Org/Model"])
-        .env("TINKER_API_KEY", "tml-test")
-        .output()
-        .expect("Python starts");
+    let output = client(&python, "tinker_client.py", &server.base).output().expect("Python starts");
     let client = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let sent = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().expect("a shell");
-    assert!(sent.success());
-    let (status, mut rest) = (child.wait().expect("it ends"), String::new());
-    said.read_to_string(&mut rest).expect("UTF-8");
+    let (code, rest) = server.stop();
     assert!(output.status.success(), "{client}\n{rest}");
-    assert_eq!(status.code(), Some(0), "{rest}");
+    assert_eq!(code, Some(0), "{rest}");
+}
+
+#[test]
+fn a_client_trains_on_as_if_the_server_had_not_been_killed() {
+    let Some(python) = prepared() else { return };
+    let state = tempfile::tempdir().expect("a folder");
+    let mut server = Server::start(state.path(), "127.0.0.1:0");
+    let address = server.base.trim_start_matches("http://").to_owned();
+    let mut trains = client(&python, "tinker_survivor.py", &server.base)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("Python starts");
+    let mut lines = BufReader::new(trains.stdout.take().expect("piped")).lines();
+    let mut seen = Vec::new();
+    while let Some(Ok(line)) = lines.next() {
+        seen.push(line);
+        if seen.len() == 2 || seen.len() == 4 {
+            // SIGKILL: it has no time to say or to write anything. What follows is under way.
+            server.child.kill().expect("killed");
+            server.child.wait().expect("it ends");
+            server = Server::start(state.path(), &address);
+        }
+    }
+    let ended = trains.wait_with_output().expect("it ends");
+    let (code, rest) = server.stop();
+    let client = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{seen:?}\n{client}\n{rest}");
+    assert_eq!((seen.len(), code), (8, Some(0)), "{seen:?}\n{rest}");
 }
 
 #[test]
