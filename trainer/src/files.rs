@@ -157,6 +157,11 @@ impl SafetensorsReader {
         names
     }
 
+    /// The shape of a tensor, where it is there.
+    pub fn shape(&self, name: &str) -> Option<Vec<i64>> {
+        Some(self.metadata.info(name)?.shape.iter().map(|size| *size as i64).collect())
+    }
+
     /// Reads a tensor of the expected shape, in the type in which it is stored.
     pub fn get(&self, name: &str, shape: &[i64]) -> Result<Tensor, TrainError> {
         let wrong = |expected: String, found: String| TrainError::Tensor {
