@@ -556,6 +556,10 @@ pub(crate) struct TinkerServerArguments {
     /// Without keys, let other machines in too.
     #[arg(long)]
     pub(crate) open: bool,
+    /// Write the model's tokenizer to `FOLDER/NAME`, where clients find it that run in FOLDER: the SDK loads the tokenizer of
+    /// the model's name, from a folder of that name or from the hub.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) write_client_dir: Option<PathBuf>,
     /// How long results are kept, seconds.
     #[arg(long, default_value_t = 3600.0, value_name = "SECONDS")]
     pub(crate) keep_results: f64,

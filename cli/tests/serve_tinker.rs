@@ -61,8 +61,11 @@ struct Server {
 
 impl Server {
     fn start(state: &Path, listen: &str) -> Self {
+        let clients = state.join("clients");
         let arguments = ["--listen", listen, "--name", "Org/Model", "--precision", "f32", "--kv-cache-mb", "512"];
-        let mut child = command(state, &arguments).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let mut command = command(state, &arguments);
+        let mut child =
+            command.arg("--write-client-dir").arg(&clients).stderr(Stdio::piped()).spawn().expect("the command starts");
         let mut said = BufReader::new(child.stderr.take().expect("piped"));
         let mut all = String::new();
         let base = loop {
@@ -90,7 +93,7 @@ impl Server {
 fn client(python: &Path, script: &str, base: &str) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script);
     let mut command = Command::new(python);
-    command.arg(script).args([base, "Org/Model"]).env("TINKER_API_KEY", "tml-test");
+    command.arg(script).args([base, "Org/Model"]).env("TINKER_API_KEY", "tml-test").env("HF_HUB_OFFLINE", "1");
     command
 }
 
@@ -115,7 +118,11 @@ fn it_samples_and_trains_for_the_official_sdk_until_ctrl_c() {
     // The folder is this server's.
     let (code, second) = refused(state.path(), &["--listen", "127.0.0.1:0"]);
     assert_eq!((code, second.contains("another process")), (Some(6), true), "{second}");
-    let output = client(&python, "tinker_client.py", &server.base).output().expect("Python starts");
+    // The SDK finds the tokenizer in the folder that was written.
+    let clients = state.path().join("clients");
+    assert!(clients.join("Org/Model/tokenizer.json").is_file());
+    let output =
+        client(&python, "tinker_client.py", &server.base).current_dir(&clients).output().expect("Python starts");
     let client = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let (code, rest) = server.stop();
     assert!(output.status.success(), "{client}\n{rest}");
@@ -163,6 +170,9 @@ fn it_starts_for_others_only_with_keys_or_a_word() {
     std::fs::write(&file, "ann tml-a-secret-that-is-long").expect("written");
     let (code, said) = refused(folder.path(), &["--listen", "0.0.0.0:0", "--api-keys", named]);
     assert_eq!((code, said.contains("line 1") && !said.contains("secret")), (Some(3), true), "{said}");
+    let (code, said) =
+        refused(folder.path(), &["--name", "../x", "--write-client-dir", "clients", "--listen", "127.0.0.1:0"]);
+    assert_eq!((code, said.contains("`../x`")), (Some(2), true), "{said}");
     let (code, said) = refused(folder.path(), &["--keep-results", "0"]);
     assert_eq!((code, said.contains("`--keep-results`")), (Some(2), true), "{said}");
 }

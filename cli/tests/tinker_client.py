@@ -69,6 +69,9 @@ datum = types.Datum(
 )
 trainer = service.create_lora_training_client(base_model=model, rank=8, seed=1).result()
 assert trainer.get_info().model_data.model_name == model
+# Its tokenizer is the one in the folder of its name.
+tokenizer = trainer.get_tokenizer()
+assert tokenizer.decode(tokenizer.encode("once upon a time")) == "once upon a time"
 losses = []
 for _ in range(8):
     passed = trainer.forward_backward([datum], "cross_entropy")

@@ -1,6 +1,6 @@
 //! `espalier serve tinker`.
 
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +44,9 @@ pub(crate) async fn run(arguments: TinkerServerArguments) -> Result<(), Failure>
         StoreError::File { .. } | StoreError::Taken(_) => Failure::Output(format!("`--state`: {error}")),
     })?;
     let name = arguments.name.unwrap_or_else(|| arguments.base_model.display().to_string());
+    if let Some(clients) = &arguments.write_client_dir {
+        write_tokenizer(&model_folder(&arguments.base_model), clients, &name)?;
+    }
     let engine_options = EngineOptions {
         precision: precision(&arguments.precision).map_err(Failure::Internal)?,
         kv_cache_mb: arguments.kv_cache_mb,
@@ -94,6 +97,44 @@ pub(crate) async fn run(arguments: TinkerServerArguments) -> Result<(), Failure>
         Err(error @ (ServeError::NoKeys(_) | ServeError::Options(_))) => Err(Failure::Configuration(error.to_string())),
         Err(error @ ServeError::Listener(_)) => Err(Failure::Internal(format!("the server: {error}"))),
     }
+}
+
+/// What a tokenizer and the configuration of a model consist of.
+const CLIENT_FILES: [&str; 8] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+];
+
+/// Copies a model's tokenizer to where clients look for it: a folder of the model's name, in the one that they run in.
+fn write_tokenizer(model: &Path, clients: &Path, name: &str) -> Result<(), Failure> {
+    let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    if !plain {
+        return Err(Failure::Usage {
+            what: "`--write-client-dir`".to_owned(),
+            expected: "a model's name that can be a folder's, such as `Org/Model`; `--name` gives one".to_owned(),
+            got: format!("`{name}`"),
+        });
+    }
+    let folder = clients.join(name);
+    let failed = |path: &Path, error: std::io::Error| {
+        Failure::Output(format!("`--write-client-dir`: `{}` cannot be written: {error}", path.display()))
+    };
+    std::fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
+    let mut written = 0;
+    for file in CLIENT_FILES.into_iter().filter(|file| model.join(file).exists()) {
+        let (draft, target) = (folder.join(format!(".{file}.partial")), folder.join(file));
+        std::fs::copy(model.join(file), &draft).map_err(|error| failed(&target, error))?;
+        std::fs::rename(&draft, &target).map_err(|error| failed(&target, error))?;
+        written += 1;
+    }
+    say!("{written} files of the tokenizer of `{name}` lie in `{}`", folder.display());
+    Ok(())
 }
 
 fn keys(file: &Path) -> Result<Keys, Failure> {
