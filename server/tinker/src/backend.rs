@@ -95,7 +95,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Which models it has. They do not change.
     fn models(&self) -> &[BaseModel];
 
-    /// Does one thing. `cancel` is cancelled when nobody wants the result any more; what comes back then is dropped.
+    /// Does one thing. A save writes the checkpoint that [`Operation::saves`] names, over files that are there: whether it may
+    /// was looked at before. `cancel` is cancelled when nobody wants the result any more; what comes back then is dropped.
     ///
     /// The outcome must be of the operation's kind; anything else is reported as the server's failure.
     async fn execute(&self, operation: Operation, cancel: CancellationToken) -> Result<Outcome, OperationError>;
@@ -110,7 +111,8 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Removes a checkpoint's files. That there are none is no failure.
+    /// Removes a checkpoint's files. That there are none is no failure. Where it fails it is called again later, and nobody
+    /// writes the checkpoint meanwhile.
     async fn delete_checkpoint(&self, _path: &TinkerPath) -> Result<(), OperationError> {
         Ok(())
     }

@@ -1,10 +1,11 @@
-//! Ends sessions that fell silent, and forgets old results, for ever.
+//! Ends sessions that fell silent, removes checkpoints whose time is over, and forgets old results, for ever.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backend::Backend;
 use crate::options::ServerOptions;
+use crate::shelf::Shelf;
 use crate::store::sessions::Ended;
 use crate::store::{Store, StoreError, now};
 use crate::worker::Worker;
@@ -22,7 +23,13 @@ pub(crate) fn session_ended(worker: &Worker, backend: &dyn Backend, ended: &Ende
     backend.end_session(&ended.session);
 }
 
-pub(crate) async fn run(store: Store, worker: Arc<Worker>, backend: Arc<dyn Backend>, options: ServerOptions) {
+pub(crate) async fn run(
+    store: Store,
+    worker: Arc<Worker>,
+    shelf: Arc<Shelf>,
+    backend: Arc<dyn Backend>,
+    options: ServerOptions,
+) {
     let pause = (options.session_timeout.min(options.keep_results) / 8).clamp(Duration::from_millis(20), PAUSE);
     let silent = options.session_timeout.as_millis() as i64;
     let mut last_sweep = Instant::now();
@@ -36,6 +43,9 @@ pub(crate) async fn run(store: Store, worker: Arc<Worker>, backend: Arc<dyn Back
                 }
             }
             Err(error) => tracing::error!(%error, "silent sessions were not ended"),
+        }
+        if let Err(error) = shelf.sweep().await {
+            tracing::error!(%error, "checkpoints whose time is over were not removed");
         }
         let (results, sessions) =
             (now() - options.keep_results.as_millis() as i64, now() - options.keep_sessions.as_millis() as i64);

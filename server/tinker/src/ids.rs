@@ -88,6 +88,18 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
+/// 64 hexadecimal digits as bytes.
+pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
 impl FromStr for SessionId {
     type Err = IdError;
 

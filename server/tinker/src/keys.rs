@@ -6,7 +6,7 @@
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use crate::ids::hex;
+use crate::ids::{hex, unhex};
 
 /// Whose requests these are where there are no keys.
 const EVERYBODY: &str = "everybody";
@@ -95,15 +95,4 @@ impl std::fmt::Debug for Keys {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Keys({})", self.0.len())
     }
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
-    }
-    Some(bytes)
 }

@@ -10,6 +10,8 @@
 //! | [`backend`] | [`Backend`]: what an engine must do; [`ScriptedBackend`] for tests |
 //! | [`store`] | the database: sessions, models, samplers, and the queue of requests with its order. All SQL is here |
 //! | `payloads` | large requests and results, in files that are named by what they hold |
+//! | `links` | signed links to files of checkpoints |
+//! | `shelf` | who writes, reads and removes which checkpoint |
 //! | `waiters` | who waits for which request |
 //! | `worker` | executes requests in the order that the store gives |
 //! | `housekeeping` | ends sessions that fell silent, forgets old results |
@@ -32,6 +34,7 @@ pub mod error;
 mod housekeeping;
 pub mod ids;
 pub mod keys;
+mod links;
 pub mod operation;
 pub mod options;
 pub mod path;
@@ -40,6 +43,7 @@ pub mod proto;
 mod routes;
 mod scripted;
 pub mod server;
+mod shelf;
 pub mod store;
 pub mod tensor;
 mod waiters;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::datum::{self, Datum};
 use crate::error::ApiError;
-use crate::ids::{ModelId, SamplerId};
+use crate::ids::{IdError, ModelId, SamplerId};
 use crate::path::TinkerPath;
 use crate::proto::{self, ConfigValue, StopReason};
 use crate::tensor::{float_bytes, floats, long_bytes, token_bytes};
@@ -182,6 +182,16 @@ impl Operation {
         }
     }
 
+    /// Where the checkpoint is that it writes, and whether it replaces one that is there; `None` where it writes none.
+    pub fn saves(&self) -> Result<Option<(TinkerPath, bool)>, IdError> {
+        Ok(Some(match self {
+            Self::SaveWeights(request) => (request.checkpoint()?, request.overwrite),
+            Self::SaveWeightsForSampler(request) => (request.checkpoint()?, false),
+            Self::SaveWeightsExternal(request) => (request.checkpoint()?, false),
+            _ => return Ok(None),
+        }))
+    }
+
     /// Reads what [`Payload`] wrote, or the body of a request of that kind.
     pub fn read(kind: Kind, bytes: &[u8]) -> Result<Self, ApiError> {
         Ok(match kind {
@@ -335,6 +345,10 @@ pub struct Sequence {
     pub stop: StopReason,
 }
 
+fn metadata(given: Option<&serde_json::Map<String, serde_json::Value>>) -> Option<String> {
+    given.map(|metadata| serde_json::Value::Object(metadata.clone()).to_string())
+}
+
 /// What kind of bytes a result is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyKind {
@@ -369,11 +383,28 @@ pub struct Reply {
     pub bytes: Vec<u8>,
     /// A sampling session that came with it, and the weights that it samples from.
     pub sampler: Option<(SamplerId, TinkerPath)>,
+    /// A checkpoint that was written.
+    pub saved: Option<Saved>,
+}
+
+/// A checkpoint that was written, for the one who writes it down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Where it is.
+    pub path: TinkerPath,
+    /// Bytes, where they are known.
+    pub size: Option<u64>,
+    /// How long it is kept; for good where absent.
+    pub ttl_seconds: Option<u64>,
+    /// For people: a JSON object.
+    pub user_metadata: Option<String>,
+    /// Nobody named it: it goes with its session.
+    pub ephemeral: bool,
 }
 
 impl Reply {
     fn json(value: &serde_json::Value) -> Self {
-        Self { kind: ReplyKind::Json, bytes: value.to_string().into_bytes(), sampler: None }
+        Self { kind: ReplyKind::Json, bytes: value.to_string().into_bytes(), sampler: None, saved: None }
     }
 
     /// The result of an operation; `None` where the outcome is not of its kind.
@@ -384,31 +415,41 @@ impl Reply {
                 Self::json(&json!({"type": kind.name(), "model_id": request.model_id()}))
             }
             (Operation::ForwardBackward(_), Outcome::ForwardBackward(losses)) => {
-                Self { kind: ReplyKind::ForwardBackward, bytes: losses.message().encode_to_vec(), sampler: None }
+                let bytes = losses.message().encode_to_vec();
+                Self { kind: ReplyKind::ForwardBackward, bytes, sampler: None, saved: None }
             }
             (Operation::OptimStep(_), Outcome::OptimStep(metrics)) => Self::json(&json!({"metrics": metrics})),
-            (Operation::SaveWeights(_), Outcome::Saved { path, .. }) => {
-                Self::json(&json!({"type": kind.name(), "path": path}))
+            (Operation::SaveWeights(request), Outcome::Saved { path, size }) => {
+                let body = json!({"type": kind.name(), "path": path});
+                let (ttl_seconds, user_metadata) = (request.ttl_seconds, metadata(request.user_metadata.as_ref()));
+                let saved = Saved { path, size, ttl_seconds, user_metadata, ephemeral: false };
+                Self { saved: Some(saved), ..Self::json(&body) }
             }
-            (Operation::SaveWeightsExternal(_), Outcome::Saved { path, size }) => {
-                Self::json(&json!({"path": path, "size_bytes": size}))
+            (Operation::SaveWeightsExternal(request), Outcome::Saved { path, size }) => {
+                let body = json!({"path": path, "size_bytes": size});
+                let ttl_seconds = request.ttl_seconds;
+                let saved = Saved { path, size, ttl_seconds, user_metadata: None, ephemeral: false };
+                Self { saved: Some(saved), ..Self::json(&body) }
             }
-            (Operation::SaveWeightsForSampler(request), Outcome::Saved { path, .. }) => {
-                match request.sampling_session_seq_id {
-                    None => Self::json(&json!({"type": kind.name(), "path": path})),
-                    Some(number) => {
-                        let sampler = SamplerId { session: request.model_id.session.clone(), number };
-                        let body = json!({"type": kind.name(), "path": null, "sampling_session_id": sampler});
-                        Self { sampler: Some((sampler, path)), ..Self::json(&body) }
-                    }
-                }
+            (Operation::SaveWeightsForSampler(request), Outcome::Saved { path, size }) => {
+                let number = request.sampling_session_seq_id;
+                let sampler = number.map(|number| SamplerId { session: request.model_id.session.clone(), number });
+                let body = match &sampler {
+                    None => json!({"type": kind.name(), "path": path}),
+                    Some(sampler) => json!({"type": kind.name(), "path": null, "sampling_session_id": sampler}),
+                };
+                let (ttl_seconds, user_metadata) = (request.ttl_seconds, metadata(request.user_metadata.as_ref()));
+                let saved =
+                    Saved { path: path.clone(), size, ttl_seconds, user_metadata, ephemeral: sampler.is_some() };
+                Self { sampler: sampler.zip(Some(path)), saved: Some(saved), ..Self::json(&body) }
             }
             (Operation::LoadWeights(request), Outcome::Loaded) => {
                 let model = request.creates().or_else(|| request.model_id.clone());
                 Self::json(&json!({"type": kind.name(), "path": request.path, "model_id": model}))
             }
             (Operation::Sample(_), Outcome::Sampled(sampled)) => {
-                Self { kind: ReplyKind::Sample, bytes: sampled.message().encode_to_vec(), sampler: None }
+                let bytes = sampled.message().encode_to_vec();
+                Self { kind: ReplyKind::Sample, bytes, sampler: None, saved: None }
             }
             _ => return None,
         })

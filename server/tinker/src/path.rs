@@ -23,6 +23,15 @@ pub enum CheckpointKind {
 }
 
 impl CheckpointKind {
+    /// What clients call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Training => "training",
+            Self::Sampler => "sampler",
+            Self::External => "external",
+        }
+    }
+
     /// The segment of paths.
     pub fn segment(self) -> &'static str {
         match self {

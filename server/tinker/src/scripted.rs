@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{Backend, BaseModel, OperationError, Progress};
 use crate::ids::ModelId;
 use crate::operation::{Losses, Operation, Outcome, Sampled, Sequence, TargetLogprobs};
-use crate::path::{CheckpointKind, TinkerPath};
+use crate::path::TinkerPath;
 use crate::proto::StopReason;
 use crate::wire::sampling::Stop;
 
@@ -23,10 +23,12 @@ use crate::wire::sampling::Stop;
 /// - A target's log-probability is minus its token over 100.
 /// - What it did is forgotten when it is dropped, as an engine forgets that lives in memory.
 /// - A prompt that begins with token 13 fails, as does a loss named `fail`; one that begins with token 14 makes it panic.
+/// - A checkpoint is a folder with two small files, where a folder for checkpoints was given, and nothing otherwise.
 pub struct ScriptedBackend {
     models: Vec<BaseModel>,
     log: Mutex<Vec<String>>,
     file: Option<PathBuf>,
+    checkpoints: Option<PathBuf>,
     open: watch::Sender<bool>,
     busy: Mutex<HashSet<String>>,
     crowded: AtomicBool,
@@ -40,6 +42,7 @@ impl ScriptedBackend {
             models: vec![BaseModel { name: model.to_owned(), context: 4096, trainable: true }],
             log: Mutex::default(),
             file: None,
+            checkpoints: None,
             open: watch::Sender::new(true),
             busy: Mutex::default(),
             crowded: AtomicBool::new(false),
@@ -51,6 +54,14 @@ impl ScriptedBackend {
     #[must_use]
     pub fn log_to(mut self, file: PathBuf) -> Self {
         self.file = Some(file);
+        self
+    }
+
+    /// Checkpoints are written into a folder: `adapter_config.json`, which holds its own path, and
+    /// `weights/adapter_model.safetensors`, which holds 100,000 bytes that count up.
+    #[must_use]
+    pub fn checkpoints_in(mut self, folder: PathBuf) -> Self {
+        self.checkpoints = Some(folder);
         self
     }
 
@@ -88,11 +99,28 @@ impl ScriptedBackend {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 
-    fn answer(operation: &Operation) -> Result<Outcome, OperationError> {
-        let saved = |model: &ModelId, kind, name: &str| {
-            let name = name.parse().map_err(|error| OperationError::user(format!("`path`: {error}")))?;
-            Ok(Outcome::Saved { path: TinkerPath { model: model.clone(), kind, name }, size: Some(0) })
-        };
+    fn place(&self, path: &TinkerPath) -> Option<PathBuf> {
+        let model = path.model.to_string();
+        Some(self.checkpoints.as_ref()?.join(model).join(path.kind.segment()).join(path.name.as_str()))
+    }
+
+    /// Writes a checkpoint; answers its bytes.
+    fn save(&self, path: &TinkerPath) -> std::io::Result<u64> {
+        let Some(folder) = self.place(path) else { return Ok(0) };
+        std::fs::create_dir_all(folder.join("weights"))?;
+        let config = serde_json::json!({"path": path}).to_string();
+        let weights: Vec<u8> = (0..100_000u32).map(|byte| byte as u8).collect();
+        std::fs::write(folder.join("adapter_config.json"), &config)?;
+        std::fs::write(folder.join("weights/adapter_model.safetensors"), &weights)?;
+        Ok((config.len() + weights.len()) as u64)
+    }
+
+    fn answer(&self, operation: &Operation) -> Result<Outcome, OperationError> {
+        let saves = operation.saves().map_err(|error| OperationError::user(format!("`path`: {error}")))?;
+        if let Some((path, _)) = saves {
+            let size = self.save(&path).map_err(|error| OperationError::server(error.to_string()))?;
+            return Ok(Outcome::Saved { path, size: Some(size) });
+        }
         match operation {
             Operation::CreateModel(_) => Ok(Outcome::ModelCreated),
             Operation::ForwardBackward(request) if request.loss_fn == "fail" => {
@@ -105,15 +133,10 @@ impl ScriptedBackend {
                 Ok(Outcome::ForwardBackward(Losses { logprobs, metrics }))
             }
             Operation::OptimStep(_) => Ok(Outcome::OptimStep(BTreeMap::from([("grad_norm:mean".to_owned(), 1.0)]))),
-            Operation::SaveWeights(request) => saved(&request.model_id, CheckpointKind::Training, &request.path),
-            Operation::SaveWeightsExternal(request) => {
-                saved(&request.model_id, CheckpointKind::External, &request.path)
-            }
-            Operation::SaveWeightsForSampler(request) => {
-                let name = request.path.clone().unwrap_or_else(|| format!("seq-{}", request.seq_id));
-                saved(&request.model_id, CheckpointKind::Sampler, &name)
-            }
             Operation::LoadWeights(_) => Ok(Outcome::Loaded),
+            Operation::SaveWeights(_) | Operation::SaveWeightsForSampler(_) | Operation::SaveWeightsExternal(_) => {
+                unreachable!("what saves is answered above")
+            }
             Operation::Sample(sample) => {
                 let prompt = sample.request.prompt.tokens();
                 if prompt.first() == Some(&13) {
@@ -200,7 +223,7 @@ impl Backend for ScriptedBackend {
             _ = open.wait_for(|open| *open) => {}
             () = cancel.cancelled() => return Err(OperationError::user("the request was cancelled")),
         }
-        let answer = Self::answer(&operation);
+        let answer = self.answer(&operation);
         if let Some(model) = operation.model() {
             self.reached.lock().unwrap_or_else(PoisonError::into_inner).insert(model, operation.seq());
         }
@@ -210,5 +233,19 @@ impl Backend for ScriptedBackend {
     fn progress(&self, model: &ModelId) -> Option<Progress> {
         let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner).get(model).copied()?;
         Some(Progress { reached, kept: -1 })
+    }
+
+    fn checkpoint_folder(&self, path: &TinkerPath) -> Option<PathBuf> {
+        self.place(path).filter(|folder| folder.is_dir())
+    }
+
+    async fn delete_checkpoint(&self, path: &TinkerPath) -> Result<(), OperationError> {
+        let Some(folder) = self.place(path) else { return Ok(()) };
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(OperationError::server(error.to_string()))
+            }
+            _ => Ok(()),
+        }
     }
 }

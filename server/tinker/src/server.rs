@@ -10,18 +10,23 @@ use std::time::Duration;
 use espalier_serving::{Bodies, Bounded};
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
 use crate::housekeeping;
 use crate::options::ServerOptions;
 use crate::routes::{Server, router};
+use crate::shelf::Shelf;
 use crate::store::Store;
 use crate::waiters::Waiters;
 use crate::worker::Worker;
 
 /// How long requests may take to be answered after the drain.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// Archives that are written at once: each takes a thread.
+const ARCHIVES: usize = 8;
 
 /// Why the server did not start, or broke.
 #[derive(Debug, Error)]
@@ -54,12 +59,15 @@ pub async fn serve(
     }
     options.check().map_err(ServeError::Options)?;
     let (waiters, drain) = (Waiters::default(), options.drain);
-    let worker = Worker::new(store.clone(), Arc::clone(&backend), waiters.clone(), &options);
+    let shelf = Shelf::new(store.clone(), Arc::clone(&backend));
+    let worker = Worker::new(store.clone(), Arc::clone(&backend), Arc::clone(&shelf), waiters.clone(), &options);
     let listener = Bounded::new(listener, options.max_connections, options.connection_idle);
     let server = Arc::new(Server {
         bodies: Bodies::new(options.max_body_bytes, options.max_bodies_bytes, options.connection_idle),
         worker: Arc::clone(&worker),
         backend: Arc::clone(&backend),
+        shelf: Arc::clone(&shelf),
+        archives: Arc::new(Semaphore::new(ARCHIVES)),
         store: store.clone(),
         waiters,
         open: AtomicUsize::new(0),
@@ -67,7 +75,7 @@ pub async fn serve(
         options: options.clone(),
     });
     let working = tokio::spawn(Arc::clone(&worker).run(shutdown.clone()));
-    let keeping = tokio::spawn(housekeeping::run(store, Arc::clone(&worker), backend, options));
+    let keeping = tokio::spawn(housekeeping::run(store, Arc::clone(&worker), shelf, backend, options));
     let serving = axum::serve(listener, router(Arc::clone(&server)));
     let mut serving = pin!(serving.with_graceful_shutdown(shutdown.clone().cancelled_owned()).into_future());
     let mut drained = pin!(async {

@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, OperationError};
 use crate::ids::{ModelId, SessionId};
-use crate::operation::{Operation, Reply};
+use crate::operation::{Operation, Outcome, Reply};
+use crate::shelf::{Hold, Shelf};
 use crate::store::Store;
 use crate::store::requests::Claimed;
 use crate::waiters::Waiters;
@@ -26,6 +27,7 @@ const TRIES: u32 = 30;
 pub(crate) struct Worker {
     store: Store,
     backend: Arc<dyn Backend>,
+    shelf: Arc<Shelf>,
     waiters: Waiters,
     timeout: Duration,
     samples: Lane,
@@ -53,12 +55,14 @@ impl Worker {
     pub(crate) fn new(
         store: Store,
         backend: Arc<dyn Backend>,
+        shelf: Arc<Shelf>,
         waiters: Waiters,
         options: &crate::ServerOptions,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
             backend,
+            shelf,
             waiters,
             timeout: options.operation_timeout,
             samples: Lane::new(options.max_samples),
@@ -149,8 +153,15 @@ impl Worker {
     async fn execute(&self, mut request: Claimed) {
         let cancel = CancellationToken::new();
         self.running().insert(request.request_id.clone(), cancel.clone());
-        let ended = self.outcome(&mut request, cancel).await;
+        // A checkpoint that it writes is held until it is written down.
+        let mut hold = None;
+        let ended = self.outcome(&mut request, cancel, &mut hold).await;
+        let saved = ended.as_ref().ok().and_then(|reply| Some(reply.saved.as_ref()?.path.clone()));
         let stored = self.store_end(&request, ended).await;
+        if let (Some(path), false) = (saved, stored) {
+            self.shelf.discard(&path).await;
+        }
+        drop(hold);
         self.running().remove(&request.request_id);
         if stored {
             self.waiters.wake(&request.request_id);
@@ -162,7 +173,12 @@ impl Worker {
         }
     }
 
-    async fn outcome(&self, request: &mut Claimed, cancel: CancellationToken) -> Result<Reply, OperationError> {
+    async fn outcome(
+        &self,
+        request: &mut Claimed,
+        cancel: CancellationToken,
+        hold: &mut Option<Hold>,
+    ) -> Result<Reply, OperationError> {
         if let Some(broken) = request.broken.take() {
             return Err(broken);
         }
@@ -171,6 +187,7 @@ impl Worker {
         let kind = request.kind;
         let operation = tokio::task::spawn_blocking(move || Operation::read(kind, &bytes)).await;
         let operation = operation.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.detail))?;
+        *hold = self.shelf.admit(&request.owner, &operation).await?;
         request.keeps &= operation.changes_model();
         if let Some(model) = operation.model() {
             self.bring_back(&model, request.seq).await?;
@@ -188,6 +205,13 @@ impl Worker {
             tracing::error!(%error, request = %request.request_id, "the engine panicked");
             OperationError::server("the engine failed: it panicked")
         })??;
+        let expected = operation.saves().ok().flatten().map(|(path, _)| path);
+        if let (Some(expected), Outcome::Saved { path, .. }) = (expected, &outcome)
+            && *path != expected
+        {
+            let detail = format!("the engine failed: expected a checkpoint `{expected}`, got `{path}`");
+            return Err(OperationError::server(detail));
+        }
         Reply::of(&operation, outcome)
             .ok_or_else(|| OperationError::server("the engine failed: its answer is not of the request's kind"))
     }

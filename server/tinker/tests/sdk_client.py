@@ -4,8 +4,11 @@ The script of the engine: a sample's tokens count up from the prompt's last, plu
 log-probability is minus its token over 100; a prompt that begins with token 13 fails.
 """
 
+import json
 import os
+import subprocess
 import sys
+import urllib.request
 
 os.environ.setdefault("TINKER_TELEMETRY", "1")
 import tinker
@@ -100,9 +103,62 @@ run = rest.get_training_run(training.model_id).result()
 assert (run.base_model, run.lora_rank, run.user_metadata) == (model, 8, {"k": "1"}), run
 runs = rest.list_training_runs().result()
 assert [r.training_run_id for r in runs.training_runs] == [training.model_id]
-assert rest.list_checkpoints(training.model_id).result().checkpoints == []
+
+# Checkpoints.
+weights = f"tinker://{training.model_id}/weights/step-1"
+raises(tinker.RequestFailedError, "step-1", lambda: training.save_state("step-1").result())
+assert training.save_state("step-1", overwrite=True).result().path == weights
+sampling = training.save_weights_for_sampler("sample-1", ttl_seconds=7200).result().path
+listed = rest.list_checkpoints(training.model_id).result().checkpoints
+assert [c.tinker_path for c in listed] == [sampling, weights], listed
+assert (listed[0].checkpoint_type, listed[0].size_bytes > 100_000, listed[0].public) == ("sampler", True, False), listed
+assert listed[0].expires_at is not None and listed[1].expires_at is None
+mine = rest.list_user_checkpoints(limit=1).result()
+assert ([c.tinker_path for c in mine.checkpoints], mine.cursor.total_count) == ([sampling], 2), mine
+info = rest.get_weights_info_by_tinker_path(weights).result()
+assert (info.base_model, info.is_lora, info.lora_rank, info.train_attn, info.train_unembed) == (model, True, 8, True, True)
+rest.publish_checkpoint_from_tinker_path(weights).result()
+rest.set_checkpoint_ttl_from_tinker_path(weights, 3600).result()
+run = rest.get_training_run(training.model_id).result()
+assert (run.last_checkpoint.tinker_path, run.last_sampler_checkpoint.tinker_path) == (weights, sampling), run
+assert run.last_checkpoint.public and run.last_checkpoint.expires_at is not None
+rest.unpublish_checkpoint_from_tinker_path(weights).result()
+rest.set_checkpoint_ttl_from_tinker_path(weights, None).result()
+last = rest.get_training_run_by_tinker_path(weights).result().last_checkpoint
+assert (last.public, last.expires_at) == (False, None), last
+for path in (sampling, weights):
+    one = service.create_sampling_client(model_path=path).result()
+    assert one.get_base_model() == model
+    assert list(one.sample(prompt=prompt(5), num_samples=1, sampling_params=short).result().sequences[0].tokens) == [6]
+for resume in (service.create_training_client_from_state, service.create_training_client_from_state_with_optimizer):
+    resumed = resume(weights).result()
+    assert resumed.get_info().lora_rank == 8
+assert resumed.save_state("again").result().path == f"tinker://{resumed.model_id}/weights/again"
+raises(tinker.NotFoundError, "no checkpoint", lambda: service.create_sampling_client(model_path=weights + "0").result())
+external = training.save_weights_external("ext-1").result().path
+files = rest.get_external_weights_urls(external).result().urls
+assert set(files) == {"adapter_config.json", "weights/adapter_model.safetensors"}, files
+assert json.load(urllib.request.urlopen(files["adapter_config.json"])) == {"path": external}
+rest.delete_checkpoint_from_tinker_path(external).result()
+rest.delete_checkpoint(training.model_id, "sampler_weights/sample-1").result()
+assert [c.tinker_path for c in rest.list_checkpoints(training.model_id).result().checkpoints] == [weights]
+raises(tinker.NotFoundError, "no checkpoint", lambda: rest.delete_checkpoint_from_tinker_path(sampling).result())
+
+# The command of the package.
+command = os.path.join(os.path.dirname(sys.executable), "tinker")
+if os.path.exists(command):
+    def cli(*words):
+        done = subprocess.run([command, *words], capture_output=True, text=True,
+                              env=os.environ | {"TINKER_BASE_URL": base_url, "COLUMNS": "400"})
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+    assert weights in cli("checkpoint", "list")
+    assert weights in cli("checkpoint", "list", "--run-id", training.model_id)
+    cli("checkpoint", "set-ttl", weights, "--ttl", "3600")
+    cli("checkpoint", "delete", weights, "--yes")
+    assert weights not in cli("checkpoint", "list")
 session = training.model_id.split(":")[0]
 assert session in rest.list_sessions().result().sessions
-assert rest.get_session(session).result().training_run_ids == [training.model_id]
+assert training.model_id in rest.get_session(session).result().training_run_ids
 service.close("success").result()
 print("ok")

@@ -10,8 +10,12 @@
 //! | `sampling` | samples |
 //! | `results` | futures: waiting, fetching, cancelling |
 //! | `reads` | lists of what there is |
+//! | `checkpoints` | checkpoints: lists, what owners do to them |
+//! | `downloads` | files of checkpoints, through signed links |
 
 mod admission;
+mod checkpoints;
+mod downloads;
 mod reads;
 mod results;
 mod sampling;
@@ -29,14 +33,15 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use espalier_serving::Bodies;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, BaseModel};
 use crate::error::ApiError;
 use crate::options::ServerOptions;
+use crate::shelf::Shelf;
 use crate::store::Store;
 use crate::waiters::Waiters;
 use crate::wire::{self, Checked};
@@ -51,10 +56,13 @@ const WINDOW: u32 = 26;
 pub(crate) struct Server {
     pub(crate) store: Store,
     pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) shelf: Arc<Shelf>,
     pub(crate) worker: Arc<Worker>,
     pub(crate) waiters: Waiters,
     pub(crate) options: ServerOptions,
     pub(crate) bodies: Bodies,
+    /// Room for archives that are written at once.
+    pub(crate) archives: Arc<Semaphore>,
     /// Requests that are not answered yet.
     pub(crate) open: AtomicUsize,
     /// No new work is taken.
@@ -94,11 +102,18 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .route("/cancel_future", post(results::cancel))
         .route("/training_runs", get(reads::training_runs))
         .route("/training_runs/{run}", get(reads::training_run))
-        .route("/training_runs/{run}/checkpoints", get(reads::checkpoints_of_run))
-        .route("/checkpoints", get(reads::checkpoints))
+        .route("/training_runs/{run}/checkpoints", get(checkpoints::of_run))
+        .route("/training_runs/{run}/checkpoints/{*rest}", any(checkpoints::at))
+        .route("/checkpoints", get(checkpoints::list))
+        .route("/weights_info", post(checkpoints::weights_info))
         .layer(middleware::from_fn_with_state(Arc::clone(&server), admission::admit));
+    // No key is needed here: a link that was signed is one.
+    let open = Router::new()
+        .route("/healthz", get(service::health))
+        .route("/files/{ends}/{signature}/{run}/{kind}/{name}/{*file}", get(downloads::file))
+        .route("/archives/{ends}/{signature}/{run}/{kind}/{name}", get(downloads::tar));
     Router::new()
-        .nest("/api/v1", Router::new().route("/healthz", get(service::health)).merge(api))
+        .nest("/api/v1", open.merge(api))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .with_state(server)

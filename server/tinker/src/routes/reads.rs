@@ -5,18 +5,21 @@ use axum::http::Uri;
 use axum::response::Json;
 use serde_json::{Map, Value, json};
 
+use super::checkpoints::checkpoint_json;
 use super::sessions::no_session;
 use super::training::no_model;
 use super::{Owner, Shared, iso};
 use crate::error::ApiError;
 use crate::ids::{ModelId, SamplerId, SessionId};
+use crate::path::CheckpointKind;
+use crate::store::checkpoints::Checkpoint;
 use crate::store::models::Model;
 
 /// Most entries of one page.
 const MOST: i64 = 1000;
 
 /// `limit` and `offset` of a query. Others (`access_scope`, `project_id`) change nothing here: everybody sees their own.
-fn page(uri: &Uri, limit: i64) -> Result<(i64, i64), ApiError> {
+pub(super) fn page(uri: &Uri, limit: i64) -> Result<(i64, i64), ApiError> {
     let number = |name: &str, default: i64, least: i64, most: i64| {
         let given =
             uri.query().unwrap_or_default().split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
@@ -69,24 +72,29 @@ pub(super) async fn sampler(
     Ok(Json(json!({"sampler_id": found.sampler_id, "base_model": found.base_model, "model_path": found.model_path})))
 }
 
-fn run_json(model: &Model) -> Value {
+/// A model, with those of the newest checkpoints of each kind that are its own.
+fn run_json(model: &Model, newest: &[Checkpoint]) -> Value {
+    let last = |kind: CheckpointKind| {
+        let mut own = newest.iter().filter(|found| found.path.kind == kind);
+        own.find(|found| found.path.model.to_string() == model.model_id).map(checkpoint_json)
+    };
     let metadata: Map<String, Value> = serde_json::from_str(&model.user_metadata).unwrap_or_default();
     json!({
         "training_run_id": model.model_id,
         "base_model": model.base_model,
         "model_owner": model.owner,
         "is_lora": true,
-        "lora_rank": model.lora_rank,
+        "lora_rank": model.adapter.rank,
         "corrupted": model.state == "failed",
         "last_request_time": iso(model.last_request_at),
-        "last_checkpoint": null,
-        "last_sampler_checkpoint": null,
+        "last_checkpoint": last(CheckpointKind::Training),
+        "last_sampler_checkpoint": last(CheckpointKind::Sampler),
         "user_metadata": texts(&metadata),
     })
 }
 
 /// Metadata for those who read: the SDK writes any JSON, and reads texts only.
-fn texts(metadata: &Map<String, Value>) -> Map<String, Value> {
+pub(super) fn texts(metadata: &Map<String, Value>) -> Map<String, Value> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     metadata.iter().map(|(name, value)| (name.clone(), Value::String(text(value)))).collect()
 }
@@ -99,7 +107,8 @@ pub(super) async fn training_runs(
 ) -> Result<Json<Value>, ApiError> {
     let (limit, offset) = page(&uri, 20)?;
     let (models, total) = server.store.models(&owner.0, limit, offset).await?;
-    let runs: Vec<Value> = models.iter().map(run_json).collect();
+    let newest = server.store.last_checkpoints(&owner.0, limit, offset).await?;
+    let runs: Vec<Value> = models.iter().map(|model| run_json(model, &newest)).collect();
     Ok(Json(json!({
         "training_runs": runs,
         "cursor": {"offset": offset, "limit": limit, "total_count": total},
@@ -114,21 +123,6 @@ pub(super) async fn training_run(
 ) -> Result<Json<Value>, ApiError> {
     let run: ModelId = run.parse().map_err(|error| ApiError::not_found(format!("`training_run_id`: {error}")))?;
     let found = server.store.model(&owner.0, &run).await?.ok_or_else(|| no_model(&run))?;
-    Ok(Json(run_json(&found)))
-}
-
-/// `GET /training_runs/ID/checkpoints`: none, as none are written.
-pub(super) async fn checkpoints_of_run(
-    server: Shared,
-    owner: Extension<Owner>,
-    run: Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let _found = training_run(server, owner, run).await?;
-    Ok(Json(json!({"checkpoints": [], "cursor": null})))
-}
-
-/// `GET /checkpoints`: none, as none are written.
-pub(super) async fn checkpoints(uri: Uri) -> Result<Json<Value>, ApiError> {
-    let (limit, offset) = page(&uri, 100)?;
-    Ok(Json(json!({"checkpoints": [], "cursor": {"offset": offset, "limit": limit, "total_count": 0}})))
+    let newest = server.store.last_checkpoints_of(&run).await?;
+    Ok(Json(run_json(&found, &newest)))
 }

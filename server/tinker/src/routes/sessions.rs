@@ -6,10 +6,12 @@ use axum::http::HeaderMap;
 use axum::response::Json;
 use serde_json::{Value, json};
 
-use super::{Owner, Shared};
+use super::checkpoints::no_checkpoint;
+use super::{Owner, Server, Shared};
 use crate::error::ApiError;
 use crate::housekeeping::session_ended;
 use crate::ids::{SamplerId, SessionId};
+use crate::path::{CheckpointKind, TinkerPath};
 use crate::store::models::Made;
 use crate::store::sessions::Standing;
 use crate::wire::session::{CreateSamplingSession, CreateSession, Finish, Heartbeat};
@@ -73,6 +75,26 @@ pub(super) async fn finish(
     Ok(Json(json!({})))
 }
 
+impl Server {
+    /// The base model of a checkpoint that is to be sampled from.
+    async fn sampled(&self, owner: &Owner, path: &TinkerPath, named: Option<&str>) -> Result<String, ApiError> {
+        if path.kind == CheckpointKind::External {
+            return Err(ApiError::bad_request(format!(
+                "`model_path`: expected `sampler_weights` or `weights`, got `external_weights` in `{path}`"
+            )));
+        }
+        let found = self.store.readable(&owner.0, path).await?.ok_or_else(|| no_checkpoint("model_path", path))?;
+        let base_model = found.base_model;
+        if let Some(named) = named.filter(|named| *named != base_model) {
+            return Err(ApiError::bad_request(format!(
+                "`base_model`: expected `{base_model}`, which the checkpoint belongs to, got `{named}`"
+            )));
+        }
+        self.base_model(&base_model)?;
+        Ok(base_model)
+    }
+}
+
 /// `POST /create_sampling_session`.
 pub(super) async fn create_sampler(
     State(server): Shared,
@@ -82,12 +104,13 @@ pub(super) async fn create_sampler(
 ) -> Result<Json<Value>, ApiError> {
     let request: CreateSamplingSession = server.json(&headers, body).await?;
     let CreateSamplingSession { session_id, sampling_session_seq_id: number, base_model, model_path } = request;
-    if let Some(path) = model_path {
-        return Err(ApiError::not_found(format!("`model_path`: there is no checkpoint `{path}`")));
-    }
-    let base_model = &server.base_model(&base_model.unwrap_or_default())?.name;
+    let base_model = match &model_path {
+        None => server.base_model(&base_model.unwrap_or_default())?.name.clone(),
+        Some(path) => server.sampled(&owner, path, base_model.as_deref()).await?,
+    };
+    let model_path = model_path.map(|path| path.to_string());
     let sampler = SamplerId { session: session_id.clone(), number };
-    match server.store.create_sampler(&owner.0, &sampler, base_model, None).await? {
+    match server.store.create_sampler(&owner.0, &sampler, &base_model, model_path).await? {
         Made::Yes => Ok(Json(json!({"type": "create_sampling_session", "sampling_session_id": sampler}))),
         Made::Conflict => Err(ApiError::bad_request(format!(
             "`sampling_session_seq_id`: {number} was given before to a sampling session of other weights"

@@ -19,6 +19,7 @@ use crate::error::ApiError;
 use crate::ids::ModelId;
 use crate::operation::{Kind, Operation, Payload};
 use crate::proto::ForwardBackwardHead;
+use crate::store::checkpoints::Adapter;
 use crate::store::requests::{NewModel, Submission, Submitted};
 use crate::wire::session::GetInfo;
 
@@ -94,18 +95,23 @@ impl Server {
                 self.base_model(&request.base_model)?;
                 Some(NewModel {
                     base_model: request.base_model.clone(),
-                    lora_rank: Some(request.lora_config.rank),
+                    adapter: Adapter {
+                        rank: Some(i64::from(request.lora_config.rank)),
+                        attn: Some(request.lora_config.train_attn),
+                        mlp: Some(request.lora_config.train_mlp),
+                        unembed: Some(request.lora_config.train_unembed),
+                    },
                     user_metadata: metadata(request.user_metadata.as_ref()),
                 })
             }
             Operation::LoadWeights(request) if request.creates().is_some() => {
-                let named = request.base_model.clone();
-                let first = || self.backend.models().first().map(|model| model.name.clone());
-                Some(NewModel {
-                    base_model: named.or_else(first).unwrap_or_default(),
-                    lora_rank: None,
-                    user_metadata: metadata(request.user_metadata.as_ref()),
-                })
+                // Where there is no such checkpoint the model is made all the same, and fails: the reason is its result.
+                let found = self.store.readable(&owner.0, &request.path).await?;
+                let (base_model, adapter) = match found {
+                    Some(found) => (found.base_model, found.adapter),
+                    None => (request.base_model.clone().unwrap_or_default(), Adapter::default()),
+                };
+                Some(NewModel { base_model, adapter, user_metadata: metadata(request.user_metadata.as_ref()) })
             }
             _ => None,
         };
@@ -180,7 +186,7 @@ pub(super) async fn get_info(
         "type": "get_info",
         "model_id": model.model_id,
         "is_lora": true,
-        "lora_rank": model.lora_rank,
+        "lora_rank": model.adapter.rank,
         "model_name": model.base_model,
         "model_data": {"model_name": model.base_model, "tokenizer_id": model.base_model},
     })))

@@ -7,6 +7,7 @@
 //! | `writer` | one writer, many writes a commit |
 //! | [`sessions`] | sessions, their ends |
 //! | [`models`] | models and samplers |
+//! | [`checkpoints`] | checkpoints |
 //! | [`requests`] | requests: taken in, claimed, finished, looked at |
 //! | `order` | whose turn it is in a model's order |
 //! | `prune` | what is forgotten, and when |
@@ -14,6 +15,7 @@
 //! SQLite runs in WAL mode with `synchronous=NORMAL`: what was acknowledged survives the death of the process; a power
 //! failure may take the last moments. One process at a time: a file lock refuses a second.
 
+pub mod checkpoints;
 pub mod models;
 mod order;
 mod prune;
@@ -37,6 +39,7 @@ use sqlx::sqlite::{
 use thiserror::Error;
 
 use self::writer::Writer;
+use crate::links::Links;
 use crate::payloads::Payloads;
 
 /// Bytes above which a request or result lies in a file of its own, as a rule.
@@ -88,6 +91,7 @@ pub struct Store {
     writer: Writer,
     readers: SqlitePool,
     payloads: Payloads,
+    links: Links,
     /// Bytes above which a request or result lies in a file.
     inline: usize,
     /// Requests that are not finished.
@@ -113,6 +117,8 @@ impl Store {
         }
         let payloads = folder.join("payloads");
         let payloads = Payloads::open(payloads.clone()).map_err(|error| failed(&payloads, error))?;
+        let key = folder.join("links.key");
+        let links = Links::open(&key).map_err(|error| failed(&key, error))?;
         let options = SqliteConnectOptions::new()
             .filename(folder.join("tinker.db"))
             .create_if_missing(true)
@@ -132,6 +138,7 @@ impl Store {
             writer: Writer::start(connection),
             readers,
             payloads,
+            links,
             inline,
             unfinished: Arc::new(AtomicUsize::new(unfinished as usize)),
             opened_at,
@@ -148,6 +155,11 @@ impl Store {
     /// Requests that are not finished.
     pub fn unfinished(&self) -> usize {
         self.unfinished.load(Ordering::Relaxed)
+    }
+
+    /// Links to files of checkpoints.
+    pub(crate) fn links(&self) -> &Links {
+        &self.links
     }
 
     async fn write<T, W>(&self, work: W) -> Result<T, StoreError>

@@ -3,6 +3,7 @@
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row as _};
 
+use super::checkpoints::Adapter;
 use super::sessions::{Standing, standing};
 use super::{Store, StoreError, now};
 use crate::ids::{ModelId, SamplerId};
@@ -16,8 +17,8 @@ pub struct Model {
     pub owner: String,
     /// What it started from.
     pub base_model: String,
-    /// Its adapter's rank.
-    pub lora_rank: Option<i64>,
+    /// Its adapter.
+    pub adapter: Adapter,
     /// For people: a JSON object.
     pub user_metadata: String,
     /// `creating`, `ready` or `failed`.
@@ -45,7 +46,7 @@ impl FromRow<'_, SqliteRow> for Model {
             model_id: row.try_get("model_id")?,
             owner: row.try_get("owner")?,
             base_model: row.try_get("base_model")?,
-            lora_rank: row.try_get("lora_rank")?,
+            adapter: Adapter::of_row(row)?,
             user_metadata: row.try_get("user_metadata")?,
             state: row.try_get("state")?,
             failure: row.try_get("failure")?,
@@ -131,14 +132,11 @@ impl Store {
 
     /// One of an owner's models.
     pub async fn model(&self, owner: &str, model: &ModelId) -> Result<Option<Model>, StoreError> {
-        let found = sqlx::query_as(
-            "SELECT model_id, owner, base_model, lora_rank, user_metadata, state, failure, last_request_at FROM models \
-             WHERE model_id = $1 AND owner = $2",
-        )
-        .bind(model.to_string())
-        .bind(owner.to_owned())
-        .fetch_optional(&self.readers)
-        .await?;
+        let found = sqlx::query_as("SELECT * FROM models WHERE model_id = $1 AND owner = $2")
+            .bind(model.to_string())
+            .bind(owner.to_owned())
+            .fetch_optional(&self.readers)
+            .await?;
         Ok(found)
     }
 
@@ -149,8 +147,7 @@ impl Store {
             .fetch_one(&self.readers)
             .await?;
         let models = sqlx::query_as(
-            "SELECT model_id, owner, base_model, lora_rank, user_metadata, state, failure, last_request_at FROM models \
-             WHERE owner = $1 ORDER BY created_at DESC, model_id LIMIT $2 OFFSET $3",
+            "SELECT * FROM models WHERE owner = $1 ORDER BY created_at DESC, model_id LIMIT $2 OFFSET $3",
         )
         .bind(owner.to_owned())
         .bind(limit)

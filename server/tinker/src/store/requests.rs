@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use sha2::{Digest as _, Sha256};
 use sqlx::sqlite::SqliteConnection;
 
+use super::checkpoints::{Adapter, write_down};
 use super::sessions::{Standing, standing};
 use super::{Laid, Store, StoreError, now, order};
 use crate::backend::{Category, OperationError};
@@ -60,8 +61,8 @@ pub struct Submission {
 pub struct NewModel {
     /// What it starts from.
     pub base_model: String,
-    /// Its adapter's rank, where it is known.
-    pub lora_rank: Option<u32>,
+    /// Its adapter.
+    pub adapter: Adapter,
     /// For people: a JSON object.
     pub user_metadata: String,
 }
@@ -120,6 +121,8 @@ pub struct Claimed {
     pub lane: String,
     /// Its place there.
     pub seq: i64,
+    /// Whose.
+    pub owner: String,
     /// What it asks for.
     pub kind: Kind,
     /// Why its model cannot do anything.
@@ -159,8 +162,8 @@ pub struct Completion {
 
 /// A row of `requests` for whoever looks: state, reply's kind, reply, reply's file, error, category.
 type LookRow = (i64, Option<String>, Option<Vec<u8>>, Option<String>, Option<String>, Option<String>);
-/// A row of `requests` that is claimed: number, name, lane, place, kind, payload, payload's file.
-type ClaimRow = (i64, String, String, i64, String, Option<Vec<u8>>, Option<String>);
+/// A row of `requests` that is claimed: number, name, lane, place, owner, kind, payload, payload's file.
+type ClaimRow = (i64, String, String, i64, String, String, Option<Vec<u8>>, Option<String>);
 
 /// A row of `requests` that has a place: name, kind, fingerprint, state, refusal, its status.
 type PlaceRow = (String, String, Vec<u8>, i64, Option<String>, Option<i64>);
@@ -183,15 +186,19 @@ async fn make_model(
 ) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO models (model_id, session_id, owner, base_model, lora_rank, user_metadata, state, next_seq, created_at, \
-         last_request_at) VALUES ($1, $2, $3, $4, $5, $6, 'creating', 0, $7, $7) ON CONFLICT (model_id) DO NOTHING",
+         last_request_at, train_attn, train_mlp, train_unembed) VALUES ($1, $2, $3, $4, $5, $6, 'creating', 0, $7, $7, $8, $9, \
+         $10) ON CONFLICT (model_id) DO NOTHING",
     )
     .bind(submission.lane.clone())
     .bind(submission.session.to_string())
     .bind(owner.to_owned())
     .bind(model.base_model.clone())
-    .bind(model.lora_rank.map(i64::from))
+    .bind(model.adapter.rank)
     .bind(model.user_metadata.clone())
     .bind(at)
+    .bind(model.adapter.attn.map(i64::from))
+    .bind(model.adapter.mlp.map(i64::from))
+    .bind(model.adapter.unembed.map(i64::from))
     .execute(connection)
     .await?;
     Ok(())
@@ -360,7 +367,7 @@ impl Store {
             Box::pin(async move {
                 let mut rows: Vec<ClaimRow> = sqlx::query_as(
                     "UPDATE requests SET state = 2 WHERE number IN (SELECT number FROM requests WHERE state = 1 AND ordered = $1 \
-                     ORDER BY number LIMIT $2) RETURNING number, request_id, lane, seq, kind, payload, payload_file",
+                     ORDER BY number LIMIT $2) RETURNING number, request_id, lane, seq, owner, kind, payload, payload_file",
                 )
                 .bind(i64::from(ordered))
                 .bind(limit as i64)
@@ -368,12 +375,12 @@ impl Store {
                 .await?;
                 rows.sort_by_key(|row| row.0);
                 let mut claimed = Vec::with_capacity(rows.len());
-                for (_, request_id, lane, seq, kind, inline, file) in rows {
+                for (_, request_id, lane, seq, owner, kind, inline, file) in rows {
                     let broken = if ordered { broken(connection, &lane).await? } else { None };
                     let kind =
                         Kind::of(&kind).ok_or_else(|| StoreError::Database(format!("a row's kind is `{kind}`")))?;
                     let (keeps, laid) = (kind.changes_model(), Laid { inline, file });
-                    claimed.push(Claimed { request_id, lane, seq, kind, broken, keeps, laid });
+                    claimed.push(Claimed { request_id, lane, seq, owner, kind, broken, keeps, laid });
                 }
                 Ok(claimed)
             })
@@ -391,12 +398,14 @@ impl Store {
     pub async fn finish(&self, claimed: &Claimed, ended: Result<Reply, OperationError>) -> Result<bool, StoreError> {
         let (lane, seq, kind, request_id) =
             (claimed.lane.clone(), claimed.seq, claimed.kind, claimed.request_id.clone());
-        let (mut reply_kind, mut laid, mut bytes, mut sampler, mut failure) = (None, Laid::default(), None, None, None);
+        let (mut reply_kind, mut laid, mut bytes, mut sampler, mut saved, mut failure) =
+            (None, Laid::default(), None, None, None, None);
         match ended {
             Ok(reply) => {
                 reply_kind = Some(reply.kind.name());
                 bytes = Some(reply.bytes.len() as i64);
                 sampler = reply.sampler;
+                saved = reply.saved;
                 laid = self.lay_down(reply.bytes).await?;
             }
             Err(error) => failure = Some(error),
@@ -443,6 +452,9 @@ impl Store {
                             .await?;
                     }
                     order::advance(connection, &lane, seq).await?;
+                }
+                if let Some(saved) = saved {
+                    write_down(connection, &saved, &lane, at).await?;
                 }
                 if let Some((sampler, path)) = sampler {
                     sqlx::query(

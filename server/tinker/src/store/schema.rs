@@ -9,7 +9,10 @@ use sqlx::{Connection as _, raw_sql};
 use super::StoreError;
 
 /// Each makes the next version of the schema. What stands here is never changed; more is added.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = [FIRST, CHECKPOINTS];
+
+/// Sessions, models, samplers, requests.
+const FIRST: &str = "
 CREATE TABLE sessions (
     session_id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
@@ -92,7 +95,44 @@ CREATE INDEX requests_of_session ON requests (session_id, state);
 CREATE INDEX requests_finished ON requests (finished_at) WHERE state IN (3, 4);
 CREATE INDEX requests_payload_files ON requests (payload_file) WHERE payload_file IS NOT NULL;
 CREATE INDEX requests_reply_files ON requests (reply_file) WHERE reply_file IS NOT NULL;
-"];
+";
+
+/// Checkpoints, and what they have to know of their models.
+const CHECKPOINTS: &str = "
+ALTER TABLE models ADD COLUMN train_attn BIGINT;
+ALTER TABLE models ADD COLUMN train_mlp BIGINT;
+ALTER TABLE models ADD COLUMN train_unembed BIGINT;
+
+CREATE TABLE checkpoints (
+    path TEXT PRIMARY KEY,
+    -- counts up: the one with the largest is the newest
+    number BIGINT NOT NULL UNIQUE,
+    model_id TEXT NOT NULL REFERENCES models (model_id),
+    owner TEXT NOT NULL,
+    -- weights, sampler_weights, external_weights
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    size_bytes BIGINT,
+    user_metadata TEXT,
+    public BIGINT NOT NULL,
+    -- 1 where nobody named it: it goes with its session
+    ephemeral BIGINT NOT NULL,
+    -- 1 where it is there for nobody any more, and its files go
+    removed BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT,
+    -- of the model, when it was saved
+    base_model TEXT NOT NULL,
+    lora_rank BIGINT,
+    train_attn BIGINT,
+    train_mlp BIGINT,
+    train_unembed BIGINT
+);
+CREATE INDEX checkpoints_of_owner ON checkpoints (owner, number);
+CREATE INDEX checkpoints_of_model ON checkpoints (model_id, kind, number);
+CREATE INDEX checkpoints_with_an_end ON checkpoints (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX checkpoints_removed ON checkpoints (number) WHERE removed = 1;
+";
 
 /// Brings a database to the newest schema.
 pub(super) async fn migrate(connection: &mut SqliteConnection) -> Result<(), StoreError> {

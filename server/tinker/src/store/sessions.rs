@@ -88,6 +88,7 @@ async fn end(
     .bind(at)
     .fetch_all(&mut *connection)
     .await?;
+    super::checkpoints::end_session(connection, session.as_str()).await?;
     Ok(Some(Ended { session: session.clone(), requests }))
 }
 

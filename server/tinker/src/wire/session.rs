@@ -128,6 +128,29 @@ pub struct GetInfo {
 
 impl Checked for GetInfo {}
 
+/// Body of `weights_info`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct WeightsInfo {
+    /// Which checkpoint.
+    pub tinker_path: TinkerPath,
+}
+
+impl Checked for WeightsInfo {}
+
+/// Body of a checkpoint's `ttl`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Ttl {
+    /// From now on; for good where it is null. It must be there: what is absent would be taken for null.
+    #[serde(deserialize_with = "Option::deserialize")]
+    pub ttl_seconds: Option<u64>,
+}
+
+impl Checked for Ttl {
+    fn check(&self) -> Result<(), String> {
+        super::training::check_life(self.ttl_seconds)
+    }
+}
+
 /// Body of `retrieve_future`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RetrieveFuture {

@@ -5,9 +5,11 @@ use serde_json::{Map, Value};
 
 use super::session::check_metadata;
 use super::{Checked, within};
-use crate::ids::{ModelId, SessionId};
-use crate::path::{CheckpointName, TinkerPath};
+use crate::ids::{IdError, ModelId, SessionId};
+use crate::path::{CheckpointKind, CheckpointName, TinkerPath};
 
+/// What the names of checkpoints begin with that nobody named.
+const EPHEMERAL: &str = "ephemeral-";
 /// Largest rank of an adapter.
 const MOST_RANK: u32 = 1024;
 /// Shortest and longest life of a checkpoint, seconds: an hour and ten years.
@@ -181,9 +183,14 @@ fn check_name(path: &str) -> Result<(), String> {
     path.parse::<CheckpointName>().map(|_| ()).map_err(|error| format!("`path`: {error}"))
 }
 
-fn check_life(seconds: Option<u64>) -> Result<(), String> {
+pub(crate) fn check_life(seconds: Option<u64>) -> Result<(), String> {
     let sound = seconds.is_none_or(|seconds| LIVES.contains(&seconds));
     within("ttl_seconds", "3600 (an hour) to 315360000 (ten years)", sound, seconds.unwrap_or(0))
+}
+
+/// Where a model's checkpoint of a name is.
+fn checkpoint(model: &ModelId, kind: CheckpointKind, name: &str) -> Result<TinkerPath, IdError> {
+    Ok(TinkerPath { model: model.clone(), kind, name: name.parse()? })
 }
 
 /// Body of `save_weights`.
@@ -204,6 +211,13 @@ pub struct SaveWeights {
     /// For people.
     #[serde(default)]
     pub user_metadata: Option<Map<String, Value>>,
+}
+
+impl SaveWeights {
+    /// Where the checkpoint is to be.
+    pub fn checkpoint(&self) -> Result<TinkerPath, IdError> {
+        checkpoint(&self.model_id, CheckpointKind::Training, &self.path)
+    }
 }
 
 impl Checked for SaveWeights {
@@ -239,10 +253,21 @@ pub struct SaveWeightsForSampler {
     pub user_metadata: Option<Map<String, Value>>,
 }
 
+impl SaveWeightsForSampler {
+    /// Where the checkpoint is to be. One that has no name is called after its place.
+    pub fn checkpoint(&self) -> Result<TinkerPath, IdError> {
+        let placed = || format!("{EPHEMERAL}{}", self.seq_id);
+        checkpoint(&self.model_id, CheckpointKind::Sampler, &self.path.clone().unwrap_or_else(placed))
+    }
+}
+
 impl Checked for SaveWeightsForSampler {
     fn check(&self) -> Result<(), String> {
         check_seq(self.seq_id)?;
         match (&self.path, self.sampling_session_seq_id) {
+            (Some(path), None) if path.starts_with(EPHEMERAL) => {
+                return Err(format!("`path`: expected a name that does not begin with `{EPHEMERAL}`, got `{path}`"));
+            }
             (Some(path), None) => check_name(path)?,
             (None, Some(_)) => {}
             _ => return Err("`path`, `sampling_session_seq_id`: expected one of them".to_owned()),
@@ -270,6 +295,13 @@ pub struct SaveWeightsExternal {
     /// Whose keys it is encrypted to.
     #[serde(default)]
     pub age_encryption_recipients: Option<Vec<String>>,
+}
+
+impl SaveWeightsExternal {
+    /// Where the checkpoint is to be.
+    pub fn checkpoint(&self) -> Result<TinkerPath, IdError> {
+        checkpoint(&self.model_id, CheckpointKind::External, &self.path)
+    }
 }
 
 impl Checked for SaveWeightsExternal {

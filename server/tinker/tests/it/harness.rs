@@ -23,7 +23,7 @@ pub(crate) struct Running {
     pub(crate) shutdown: CancellationToken,
     pub(crate) task: JoinHandle<Result<usize, ServeError>>,
     pub(crate) key: Option<String>,
-    client: reqwest::Client,
+    pub(crate) client: reqwest::Client,
     /// Removed when the server is dropped.
     folder: Option<TempDir>,
 }
@@ -31,7 +31,8 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) async fn start(options: ServerOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut running = Self::over(folder.path(), ScriptedBackend::new(MODEL), options).await;
+        let backend = ScriptedBackend::new(MODEL).checkpoints_in(folder.path().join("checkpoints"));
+        let mut running = Self::over(folder.path(), backend, options).await;
         running.folder = Some(folder);
         running
     }
@@ -78,6 +79,13 @@ impl Running {
         answer(self.send(self.client.get(self.url(path))).await).await
     }
 
+    /// A request of any method; the answer is null where it is empty.
+    pub(crate) async fn call(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let request = self.client.request(method.parse().unwrap(), self.url(path));
+        let request = if body.is_null() { request } else { request.body(body.to_string()) };
+        answer(self.send(request).await).await
+    }
+
     pub(crate) fn request(&self, path: &str) -> reqwest::RequestBuilder {
         self.client.post(self.url(path))
     }
@@ -120,6 +128,9 @@ impl Running {
 async fn answer(response: reqwest::Response) -> (u16, Value) {
     let status = response.status().as_u16();
     let bytes = response.bytes().await.unwrap();
+    if bytes.is_empty() {
+        return (status, Value::Null);
+    }
     let value = serde_json::from_slice(&bytes).unwrap_or_else(|_| panic!("{status}: {bytes:?}"));
     (status, value)
 }

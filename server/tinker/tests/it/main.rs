@@ -2,6 +2,7 @@
 
 mod access;
 mod bad_input;
+mod checkpoints;
 mod harness;
 mod order;
 mod parsers;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use espalier_tinker::operation::{Kind, Payload, Reply};
+use espalier_tinker::store::checkpoints::Adapter;
 use espalier_tinker::store::requests::{NewModel, Room, Submission, Submitted};
 use espalier_tinker::wire::session::CreateSession;
 use espalier_tinker::{OperationError, ServerOptions, Store};
@@ -134,7 +135,7 @@ async fn play(store: &Store, steps: &[Step]) -> (Vec<i64>, BTreeSet<i64>) {
     let model = format!("{session}:train:0");
     let id = model.parse().unwrap();
     let created = Payload::read(Kind::CreateModel, create_model(session.as_str(), 0).to_string().as_bytes()).unwrap();
-    let new = NewModel { base_model: "m".to_owned(), lora_rank: None, user_metadata: "{}".to_owned() };
+    let new = NewModel { base_model: "m".to_owned(), adapter: Adapter::default(), user_metadata: "{}".to_owned() };
     let made = store.submit("ann", Submission::of_model(&id, created, Some(new)), ROOM).await.unwrap();
     assert!(matches!(made, Submitted::New(_)));
     let (mut ran, mut refused) = (Vec::new(), BTreeSet::new());
@@ -204,7 +205,8 @@ async fn many_writers_at_once_never_find_the_database_locked() {
             let model = format!("{session}:train:0");
             let created =
                 Payload::read(Kind::CreateModel, create_model(session.as_str(), 0).to_string().as_bytes()).unwrap();
-            let new = NewModel { base_model: "m".to_owned(), lora_rank: None, user_metadata: "{}".to_owned() };
+            let new =
+                NewModel { base_model: "m".to_owned(), adapter: Adapter::default(), user_metadata: "{}".to_owned() };
             store.submit("ann", Submission::of_model(&model.parse().unwrap(), created, Some(new)), ROOM).await.unwrap();
             for seq in 1..40 {
                 let room = Room { unfinished: 100_000, ahead: 1000 };
