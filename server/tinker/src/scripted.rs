@@ -29,6 +29,7 @@ pub struct ScriptedBackend {
     log: Mutex<Vec<String>>,
     file: Option<PathBuf>,
     checkpoints: Option<PathBuf>,
+    deaf: bool,
     open: watch::Sender<bool>,
     busy: Mutex<HashSet<String>>,
     crowded: AtomicBool,
@@ -43,6 +44,7 @@ impl ScriptedBackend {
             log: Mutex::default(),
             file: None,
             checkpoints: None,
+            deaf: false,
             open: watch::Sender::new(true),
             busy: Mutex::default(),
             crowded: AtomicBool::new(false),
@@ -62,6 +64,13 @@ impl ScriptedBackend {
     #[must_use]
     pub fn checkpoints_in(mut self, folder: PathBuf) -> Self {
         self.checkpoints = Some(folder);
+        self
+    }
+
+    /// What is cancelled is done all the same.
+    #[must_use]
+    pub fn deaf(mut self) -> Self {
+        self.deaf = true;
         self
     }
 
@@ -221,7 +230,7 @@ impl Backend for ScriptedBackend {
         let mut open = self.open.subscribe();
         tokio::select! {
             _ = open.wait_for(|open| *open) => {}
-            () = cancel.cancelled() => return Err(OperationError::user("the request was cancelled")),
+            () = cancel.cancelled(), if !self.deaf => return Err(OperationError::user("the request was cancelled")),
         }
         let answer = self.answer(&operation);
         if let Some(model) = operation.model() {

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import urllib.request
 
 os.environ.setdefault("TINKER_TELEMETRY", "1")
@@ -154,6 +155,17 @@ if os.path.exists(command):
         return done.stdout
     assert weights in cli("checkpoint", "list")
     assert weights in cli("checkpoint", "list", "--run-id", training.model_id)
+    external = training.save_weights_external("ext-2").result().path
+    with tempfile.TemporaryDirectory() as folder:
+        for path in (external, weights):
+            cli("checkpoint", "download", path, "--output", folder)
+            place = os.path.join(folder, path.replace("tinker://", "").replace("/", "_"))
+            assert os.path.getsize(os.path.join(place, "weights/adapter_model.safetensors")) == 100_000
+            # Training weights come through an export that is gone again.
+            with open(os.path.join(place, "adapter_config.json")) as file:
+                assert "/external_weights/" in json.load(file)["path"]
+    kept = [c.tinker_path for c in rest.list_user_checkpoints().result().checkpoints]
+    assert external in kept and not any(path.endswith("/download") for path in kept), kept
     cli("checkpoint", "set-ttl", weights, "--ttl", "3600")
     cli("checkpoint", "delete", weights, "--yes")
     assert weights not in cli("checkpoint", "list")

@@ -345,6 +345,26 @@ async fn what_nobody_named_goes_with_its_session() {
 }
 
 #[tokio::test]
+async fn what_was_saved_after_its_session_ended_leaves_no_files() {
+    let state = tempfile::tempdir().unwrap();
+    let backend = ScriptedBackend::new(MODEL).checkpoints_in(state.path().join("checkpoints")).deaf();
+    let server = Running::over(state.path(), backend, ServerOptions::default()).await;
+    let model = model(&server).await;
+    server.backend.hold();
+    let begun = server.backend.log().len();
+    server.ok("save_weights", &save(&model, 1, "x")).await;
+    eventually(async || server.backend.log().len() > begun).await;
+    let session = model.split(':').next().unwrap();
+    let reason = json!({"reason": {"type": "success"}, "detail": null});
+    assert_eq!(server.post(&format!("sessions/{session}/finish"), &reason).await.0, 200);
+    server.backend.release();
+    // What runs is finished before the server ends. The folder of its kind shows that it was written.
+    assert_eq!(server.stop().await, 0);
+    let place = state.path().join("checkpoints").join(&model).join("weights");
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+}
+
+#[tokio::test]
 async fn a_checkpoint_is_its_owners_and_when_it_is_public_everybody_reads_it() {
     let mut server = Running::start(ServerOptions { keys: keys(), ..ServerOptions::default() }).await;
     server.key = Some(ANN.to_owned());
