@@ -121,7 +121,7 @@ pair = [client.forward([datum], "cross_entropy").result().metrics["loss:sum"] fo
 assert abs(pair[0] - pair[1]) < 1e-5, pair
 
 # What is wrong says so, and what is not served does.
-raises(tinker.RequestFailedError, "data[0].loss_fn_inputs.advantages", lambda: trainer.forward_backward([datum], "ppo").result())
+raises(tinker.RequestFailedError, "data[0].loss_fn_inputs.logprobs", lambda: trainer.forward_backward([datum], "ppo").result())
 raises(tinker.RequestFailedError, "not published", lambda: trainer.forward_backward([rewarded], "stable_reinforce").result())
 raises(tinker.RequestFailedError, "expected token ids below", lambda: sampler.sample(
     prompt=types.ModelInput.from_ints([10**9]), num_samples=1, sampling_params=types.SamplingParams(max_tokens=1)).result())

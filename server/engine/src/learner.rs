@@ -294,13 +294,12 @@ impl Learning {
                 };
                 optimize(self.adapter(&request.model_id)?, &adam)?
             }
-            Operation::SaveWeights(request) => self.save(&request.model_id, CheckpointKind::Training, &request.path)?,
-            Operation::SaveWeightsForSampler(request) => {
-                let name = request.path.clone().unwrap_or_else(|| format!("ephemeral-{}", request.seq_id));
-                self.save(&request.model_id, CheckpointKind::Sampler, &name)?
-            }
-            Operation::SaveWeightsExternal(request) => {
-                self.save(&request.model_id, CheckpointKind::External, &request.path)?
+            Operation::SaveWeights(_) | Operation::SaveWeightsForSampler(_) | Operation::SaveWeightsExternal(_) => {
+                let saves = operation.saves().map_err(|error| OperationError::user(format!("`path`: {error}")))?;
+                match saves {
+                    Some((path, _)) => self.save(path)?,
+                    None => return Err(OperationError::server("a checkpoint without a path")),
+                }
             }
             Operation::LoadWeights(request) => self.load_weights(request)?,
             Operation::Sample(_) => return Err(OperationError::server("samples are not for the thread that trains")),
@@ -387,13 +386,11 @@ impl Learning {
 
     /// Writes a checkpoint. One that lies there already is replaced: whether that is allowed was decided before, and one that
     /// was written right before the process ended may be written again.
-    fn save(&mut self, model: &ModelId, kind: CheckpointKind, name: &str) -> Result<Outcome, OperationError> {
-        let name = name.parse().map_err(|error| OperationError::user(format!("`path`: {error}")))?;
-        let path = TinkerPath { model: model.clone(), kind, name };
+    fn save(&mut self, path: TinkerPath) -> Result<Outcome, OperationError> {
         let (folder, draft) = (self.shelf.checkpoint(&path), self.shelf.draft(&path));
-        let keep = if kind == CheckpointKind::Training { Keep::Moments } else { Keep::Weights };
+        let keep = if path.kind == CheckpointKind::Training { Keep::Moments } else { Keep::Weights };
         let base = self.name.clone();
-        let adapter = self.adapter(model)?;
+        let adapter = self.adapter(&path.model)?;
         remove(&draft)?;
         let size = adapter.save(&draft, &base, keep).map_err(failure)?;
         remove(&folder)?;
