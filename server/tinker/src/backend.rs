@@ -95,8 +95,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Which models it has. They do not change.
     fn models(&self) -> &[BaseModel];
 
-    /// Does one thing. A save writes the checkpoint that [`Operation::saves`] names, over files that are there: whether it may
-    /// was looked at before. `cancel` is cancelled when nobody wants the result any more; what comes back then is dropped.
+    /// Does one thing. `cancel` is cancelled when nobody wants the result any more; what comes back then is dropped.
+    ///
+    /// A save writes the checkpoint that [`Operation::saves`] names, also over one that is there: whether it may was looked at
+    /// before. What it writes is there whole or not at all, and where it fails, what was there stays.
     ///
     /// The outcome must be of the operation's kind; anything else is reported as the server's failure.
     async fn execute(&self, operation: Operation, cancel: CancellationToken) -> Result<Outcome, OperationError>;

@@ -19,6 +19,8 @@ pub struct ServerOptions {
     pub keep_results: Duration,
     /// How long an ended session's requests are remembered.
     pub keep_sessions: Duration,
+    /// How long a link to a checkpoint's files can be used.
+    pub link_life: Duration,
     /// A session whose client gave no sign of life for so long is ended. Clients give one every 10 s.
     pub session_timeout: Duration,
     /// Samples that the engine is given at once.
@@ -55,6 +57,7 @@ impl Default for ServerOptions {
             poll: Duration::from_secs(30),
             keep_results: Duration::from_hours(1),
             keep_sessions: Duration::from_hours(24),
+            link_life: Duration::from_hours(1),
             session_timeout: Duration::from_mins(10),
             max_samples: 256,
             max_models: 8,

@@ -22,8 +22,6 @@ use crate::links::{Held, Target, files};
 use crate::path::{CheckpointKind, TinkerPath};
 use crate::store::now;
 
-/// How long a link can be used, milliseconds: an hour.
-const LIFE: i64 = 3_600_000;
 /// Bytes of an archive that are handed over at once.
 const PIECE: usize = 64 << 10;
 
@@ -38,6 +36,11 @@ fn base(headers: &HeaderMap) -> Result<String, ApiError> {
 }
 
 impl Server {
+    /// When a link ends that is made now.
+    fn links_end(&self) -> i64 {
+        now() + self.options.link_life.as_millis() as i64
+    }
+
     /// The files of a checkpoint that this caller may read.
     async fn files(&self, path: &TinkerPath) -> Result<Vec<Held>, ApiError> {
         let none = || ApiError::not_found(format!("`checkpoint_id`: this server holds no files of `{path}`"));
@@ -85,7 +88,7 @@ pub(super) async fn urls(
         )));
     }
     server.store.readable(owner, path).await?.ok_or_else(|| no_checkpoint("checkpoint_id", path))?;
-    let (base, ends) = (base(headers)?, now() + LIFE);
+    let (base, ends) = (base(headers)?, server.links_end());
     let links = server.store.links();
     let link = |held: Held| {
         let url = format!("{base}{}", links.link(path, Target::File(&held.name), ends));
@@ -104,7 +107,7 @@ pub(super) async fn archive(
 ) -> Result<Response, ApiError> {
     server.store.readable(owner, path).await?.ok_or_else(|| no_checkpoint("checkpoint_id", path))?;
     server.files(path).await?;
-    let ends = now() + LIFE;
+    let ends = server.links_end();
     let url = format!("{}{}", base(headers)?, server.store.links().link(path, Target::Archive, ends));
     let place = HeaderValue::try_from(url).map_err(|error| ApiError::internal(format!("a link: {error}")))?;
     // The SDK reads the link's end of this header.

@@ -469,6 +469,21 @@ async fn external_weights_are_downloaded_through_links_that_need_no_key() {
 }
 
 #[tokio::test]
+async fn a_link_ends() {
+    let link_life = Duration::from_secs(3);
+    let server = Running::start(ServerOptions { link_life, ..ServerOptions::default() }).await;
+    let model = model(&server).await;
+    let path = text(&server.done("save_weights_external", &save(&model, 1, "x")).await["path"]);
+    let (_, answer) = server.get(&format!("{}/external_weights_urls", at(&path))).await;
+    let link = text(&answer["urls"]["adapter_config.json"]);
+    let status = async || server.client.get(&link).send().await.unwrap().status().as_u16();
+    assert_eq!(status().await, 200);
+    eventually(async || status().await == 403).await;
+    let ends = chrono::DateTime::parse_from_rfc3339(&text(&answer["expires"])).unwrap().timestamp_millis();
+    assert!(ends <= now(), "it ended early");
+}
+
+#[tokio::test]
 async fn an_archive_holds_every_file() {
     let server = Running::start(ServerOptions::default()).await;
     let model = model(&server).await;
