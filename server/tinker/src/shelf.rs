@@ -103,6 +103,20 @@ impl Shelf {
         }
     }
 
+    /// Looks whether what an operation loaded at a time is still the same: to bring its model back it is loaded again, and
+    /// other weights would make another model without a word.
+    pub(crate) async fn unchanged(&self, operation: &Operation, at: i64) -> Result<(), OperationError> {
+        let Operation::LoadWeights(request) = operation else { return Ok(()) };
+        let path = &request.path;
+        match self.store.checkpoint(path).await.map_err(broken)? {
+            Some(found) if !found.removed && found.created_at <= at => Ok(()),
+            Some(found) if !found.removed => {
+                Err(OperationError::server(format!("the checkpoint `{path}` that it loaded was written over since")))
+            }
+            _ => Err(OperationError::server(format!("the checkpoint `{path}` that it loaded is not there any more"))),
+        }
+    }
+
     async fn read(&self, owner: &str, field: &str, path: &TinkerPath) -> Result<Checkpoint, OperationError> {
         let found = self.store.readable(owner, path).await.map_err(broken)?;
         found.ok_or_else(|| OperationError::user(format!("`{field}`: there is no checkpoint `{path}`")))

@@ -15,7 +15,7 @@ use crate::ids::{ModelId, SessionId};
 use crate::operation::{Operation, Outcome, Reply};
 use crate::shelf::{Hold, Shelf};
 use crate::store::Store;
-use crate::store::requests::Claimed;
+use crate::store::requests::{Claimed, Past};
 use crate::waiters::Waiters;
 
 /// How long a loop that has nothing to do sleeps at most. What this process takes in wakes it at once.
@@ -226,8 +226,9 @@ impl Worker {
         while reached < before - 1 {
             let next =
                 self.store.done_after(model, reached, before).await.map_err(|error| failed(error.to_string()))?;
-            let Some((seq, kind, bytes)) = next else { break };
-            let operation = Operation::read(kind, &bytes).map_err(|error| failed(error.detail))?;
+            let Some(Past { seq, kind, payload, finished_at }) = next else { break };
+            let operation = Operation::read(kind, &payload).map_err(|error| failed(error.detail))?;
+            self.shelf.unchanged(&operation, finished_at).await.map_err(|error| failed(error.message))?;
             tracing::info!(%model, seq, kind = kind.name(), "done again, to bring a model back");
             let backend = Arc::clone(&self.backend);
             let again = tokio::spawn(async move { backend.execute(operation, CancellationToken::new()).await });

@@ -132,6 +132,19 @@ pub struct Claimed {
     laid: Laid,
 }
 
+/// An operation that was done before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Its place in its model's order.
+    pub seq: i64,
+    /// What it asked for.
+    pub kind: Kind,
+    /// The same in its stored form.
+    pub payload: Vec<u8>,
+    /// When it was done, milliseconds since 1970.
+    pub finished_at: i64,
+}
+
 /// A request, for whoever waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -165,6 +178,8 @@ type LookRow = (i64, Option<String>, Option<Vec<u8>>, Option<String>, Option<Str
 /// A row of `requests` that is claimed: number, name, lane, place, owner, kind, payload, payload's file.
 type ClaimRow = (i64, String, String, i64, String, String, Option<Vec<u8>>, Option<String>);
 
+/// A row of `requests` that was done: place, kind, when, payload, payload's file.
+type PastRow = (i64, String, i64, Option<Vec<u8>>, Option<String>);
 /// A row of `requests` that has a place: name, kind, fingerprint, state, refusal, its status.
 type PlaceRow = (String, String, Vec<u8>, i64, Option<String>, Option<i64>);
 
@@ -475,16 +490,10 @@ impl Store {
         .await
     }
 
-    /// The first operation of a model that was done at a place after `after` and before `before`, and changed it: its place,
-    /// its kind and what it asked for.
-    pub async fn done_after(
-        &self,
-        model: &ModelId,
-        after: i64,
-        before: i64,
-    ) -> Result<Option<(i64, Kind, Vec<u8>)>, StoreError> {
-        let row: Option<(i64, String, Option<Vec<u8>>, Option<String>)> = sqlx::query_as(
-            "SELECT seq, kind, payload, payload_file FROM requests WHERE lane = $1 AND seq > $2 AND seq < $3 \
+    /// The first operation of a model that was done at a place after `after` and before `before`, and changed it.
+    pub async fn done_after(&self, model: &ModelId, after: i64, before: i64) -> Result<Option<Past>, StoreError> {
+        let row: Option<PastRow> = sqlx::query_as(
+            "SELECT seq, kind, finished_at, payload, payload_file FROM requests WHERE lane = $1 AND seq > $2 AND seq < $3 \
              AND state IN (3, 6) AND (payload IS NOT NULL OR payload_file IS NOT NULL) ORDER BY seq LIMIT 1",
         )
         .bind(model.to_string())
@@ -492,9 +501,9 @@ impl Store {
         .bind(before)
         .fetch_optional(&self.readers)
         .await?;
-        let Some((seq, kind, inline, file)) = row else { return Ok(None) };
+        let Some((seq, kind, finished_at, inline, file)) = row else { return Ok(None) };
         let kind = Kind::of(&kind).ok_or_else(|| StoreError::Database(format!("a row's kind is `{kind}`")))?;
-        Ok(Some((seq, kind, self.pick_up(Laid { inline, file }).await?)))
+        Ok(Some(Past { seq, kind, payload: self.pick_up(Laid { inline, file }).await?, finished_at }))
     }
 
     /// A model is kept elsewhere as it was after a place: what was asked of it up to there is forgotten.

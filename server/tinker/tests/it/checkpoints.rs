@@ -537,19 +537,38 @@ async fn checkpoints_and_links_outlive_the_process() {
     assert_eq!(listed(&server).await, [external, path.clone()]);
     let link = link.replace(&address, &server.address.to_string());
     assert_eq!(server.client.get(link).send().await.unwrap().status().as_u16(), 200);
-    // The model is gone with the process; what it saved makes another.
-    failed_by_restart(&server.done("save_weights", &save(&first, 3, "y")).await);
+    assert!(server.done("save_weights", &save(&first, 3, "y")).await["error"].is_null());
     let made = server.done("load_weights", &load(&first, 1, &path)).await;
     assert_eq!(made["model_id"], json!(first.replace(":train:0", ":train:1")));
 }
 
-#[track_caller]
-fn failed_by_restart(result: &Value) {
-    assert_eq!(
-        (&result["category"], text(&result["error"]).contains("restarted")),
-        (&json!("server"), true),
-        "{result}"
-    );
+#[tokio::test]
+async fn a_model_is_not_brought_back_with_other_weights_than_it_had() {
+    let state = tempfile::tempdir().unwrap();
+    let server = over(state.path()).await;
+    let first = model(&server).await;
+    let mut made = Vec::new();
+    for (number, name) in [(1, "over"), (2, "deleted"), (3, "kept")] {
+        let path = text(&server.done("save_weights", &save(&first, i64::from(number), name)).await["path"]);
+        assert!(server.done("load_weights", &load(&first, number, &path)).await["error"].is_null());
+        made.push((first.replace(":train:0", &format!(":train:{number}")), path));
+    }
+    // Later than the load, also where a clock counts milliseconds.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let over_it = with(save(&first, 4, "over"), "overwrite", json!(true));
+    assert!(server.done("save_weights", &over_it).await["error"].is_null());
+    assert_eq!(server.call("DELETE", &at(&made[1].1), &Value::Null).await.0, 204);
+    server.stop().await;
+
+    eventually(async || Store::open(state.path(), INLINE).await.is_ok()).await;
+    let server = over(state.path()).await;
+    for ((model, path), why) in made.iter().zip(["was written over since", "is not there any more"]) {
+        let result = server.done("optim_step", &optim(model, 1)).await;
+        assert_eq!(result["category"], "server", "{result}");
+        let error = text(&result["error"]);
+        assert!([path.as_str(), why].iter().all(|words| error.contains(words)), "{error}");
+    }
+    assert!(server.done("optim_step", &optim(&made[2].0, 1)).await["metrics"].is_object());
 }
 
 #[tokio::test]
