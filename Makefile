@@ -41,6 +41,10 @@ demo: setup ## Set up, then the main job: a model works in REPLs, alone and with
 test: setup ## Set up what tests need, and run them all
 	@cargo test --locked --workspace
 
+.PHONY: test-clients
+test-clients: setup ## The Tinker cookbook's recipes, unchanged, against the Tinker server (downloads, half an hour)
+	@"$$(scripts/setup-tinker-cookbook.sh)" tests/clients/cookbook.py $(ESPALIER) smollm2-135m-instruct
+
 .PHONY: check
 check: libtorch ## Formatting, lints, docs, licences, the build without libtorch
 	@scripts/check.sh

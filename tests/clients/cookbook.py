@@ -9,7 +9,7 @@ reinforcement then finds out which answer pays.
 
 1. `sl_loop`: the loss falls.
 2. `rl_loop` with importance_sampling from there: the reward rises.
-3. `rl_loop` is stopped, and resumed from its own checkpoint.
+3. Meanwhile the client is killed, and goes on from its own checkpoint.
 4. `rl_loop` with cispo and with gspo goes on while its server is killed and started again.
 """
 
@@ -95,9 +95,9 @@ def recipe(server, name, folder, *arguments, **more):
     log = HERE / f"{folder}.log"
     with open(log, "a") as out:
         process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=out, stderr=subprocess.STDOUT)
-        if "during" in more:
-            more["during"](process, HERE / folder / "metrics.jsonl")
-        assert process.wait() == 0, log.read_text()[-4000:]
+        stopped = "during" in more and more["during"](process, HERE / folder / "metrics.jsonl")
+        code = process.wait()
+    assert stopped or code == 0, log.read_text()[-4000:]
     return logged(HERE / folder / "metrics.jsonl")
 
 
@@ -132,14 +132,21 @@ def main():
 
     begin("rl")
     begun = time.time()
-    first = recipe(server, "rl_loop", "rl", "max_steps=6", "save_every=3", "learning_rate=1e-3",
-                   "loss_fn=importance_sampling", *rl)
-    resumed = recipe(server, "rl_loop", "rl", "max_steps=14", "save_every=5", "learning_rate=1e-3",
-                     "loss_fn=importance_sampling", *rl)
-    got = rewards(resumed)
-    say(f"rl_loop, importance_sampling, stopped after {len(rewards(first))} and resumed: rewards {[round(r, 2) for r in got]},"
-        f" {time.time() - begun:.0f} s")
-    assert sum(got[-3:]) / 3 > sum(got[:3]) / 3 + 0.2, got
+
+    def stop(process, metrics):
+        # A client that goes without a word, after a checkpoint.
+        while process.poll() is None and len(rewards(logged(metrics))) < 3:
+            time.sleep(0.2)
+        process.kill()
+        return True
+
+    arguments = ["max_steps=8", "save_every=2", "learning_rate=1e-3", "loss_fn=importance_sampling", *rl]
+    first = recipe(server, "rl_loop", "rl", *arguments, during=stop)
+    got = rewards(recipe(server, "rl_loop", "rl", *arguments))
+    say(f"rl_loop, importance_sampling, killed after {len(rewards(first))} steps and resumed: rewards"
+        f" {[round(r, 2) for r in got]}, {time.time() - begun:.0f} s")
+    assert "Resuming from batch 2" in (HERE / "rl.log").read_text()
+    assert sum(got[-3:]) / 3 > sum(got[:2]) / 2 + 0.2, got
 
     for loss in ("cispo", "gspo"):
         begin(loss)
@@ -151,6 +158,7 @@ def main():
                 time.sleep(0.2)
             if process.poll() is None:
                 server.kill_and_start()
+            return False
 
         got = rewards(recipe(server, "rl_loop", loss, "max_steps=4", "save_every=0", "learning_rate=5e-4",
                              f"loss_fn={loss}", *rl, during=kill))
