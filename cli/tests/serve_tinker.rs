@@ -5,8 +5,6 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// The version of the package that this is tested with.
-const TINKER: &str = "tinker==0.38.0";
 const MODEL: &str = "smollm2-135m-instruct";
 
 fn cache() -> Option<PathBuf> {
@@ -22,16 +20,16 @@ fn has_model() -> bool {
     folders.map(|folder| folder.join(MODEL)).any(|folder| folder.join("model.safetensors").exists())
 }
 
-/// A Python with the `tinker` package: the one that `ESPALIER_TEST_PYTHON` names if it has it, else the one that
-/// `espalier-tinker`'s tests make in the cache.
+/// A Python with the `tinker` package, which `scripts/setup-tinker-client.sh` finds or makes; `None`, said aloud, where there
+/// is no Python or no PyPI.
 fn python_with_tinker() -> Option<PathBuf> {
-    let named = std::env::var_os("ESPALIER_TEST_PYTHON").map(PathBuf::from);
-    let made = cache().map(|cache| cache.join("venvs").join(TINKER.replace("==", "-")).join("bin/python"));
-    let check = format!("import tinker; assert 'tinker==' + tinker.__version__ == '{TINKER}'");
-    let has = |python: &PathBuf| {
-        Command::new(python).args(["-c", &check]).output().is_ok_and(|output| output.status.success())
-    };
-    named.into_iter().chain(made).find(has)
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/setup-tinker-client.sh");
+    let output = Command::new("bash").arg(&script).output().ok()?;
+    if !output.status.success() {
+        skip(&format!("no Python with the Tinker SDK: {}", String::from_utf8_lossy(&output.stderr).trim_end()));
+        return None;
+    }
+    Some(String::from_utf8_lossy(&output.stdout).trim_end().into())
 }
 
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
@@ -103,11 +101,7 @@ fn prepared() -> Option<PathBuf> {
         skip("no `smollm2-135m-instruct` in ESPALIER_MODELS or the cache; run `scripts/setup-model.sh`");
         return None;
     }
-    let python = python_with_tinker();
-    if python.is_none() {
-        skip("no Python with the `tinker` package; the tests of `espalier-tinker` make one");
-    }
-    python
+    python_with_tinker()
 }
 
 #[test]
