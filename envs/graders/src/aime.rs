@@ -70,10 +70,11 @@ pub fn strict_box(response: &str, truth: &str) -> (bool, Option<String>) {
     (answer.as_deref() == Some(truth), answer)
 }
 
-/// Whether an announced answer is the truth, by its meaning: the normaliser makes one text of `1,2,3` and 123.
+/// Whether an announced answer is the truth, by its meaning: the normaliser makes one text of `1,2,3` and 123. A sign of
+/// percent or degrees counts only where the truth has it.
 pub fn equal(answer: &str, truth: &math::Truth) -> math::Verdict {
     let answer = answer.trim().trim_matches('*').trim();
-    truth.check(math::last_boxed(answer).unwrap_or(answer))
+    truth.check_signs(math::last_boxed(answer).unwrap_or(answer))
 }
 
 fn tail(text: &str, characters: usize) -> &str {

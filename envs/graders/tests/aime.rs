@@ -64,6 +64,24 @@ fn what_the_normaliser_makes_of_a_text_is_not_its_meaning() {
 }
 
 #[test]
+fn a_sign_that_the_truth_has_not_is_another_answer() {
+    let truth = Truth::read("123").unwrap();
+    for answer in
+        [r"123\%", "123%", r"123^\circ", "123°", r"123^{\circ}", "123 degrees", r"123 \text{ percent}", r"x = 123\%"]
+    {
+        assert!(!equal(answer, &truth).equal, "{answer}");
+    }
+    for (truth, answers) in
+        [(r"123^\circ", &[r"123^\circ", "123"][..]), (r"50\%", &[r"50\%", "50", "0.5"]), ("1", &[r"2\sin 30^\circ"])]
+    {
+        let truth = Truth::read(truth).unwrap();
+        for answer in answers {
+            assert!(equal(answer, &truth).equal, "{answer}");
+        }
+    }
+}
+
+#[test]
 fn an_announcement_may_be_emphasised() {
     assert_eq!(stated("**Answer**: 5", Reading::Whole), Some("5"));
     assert_eq!(stated("**Answer:** 5", Reading::Whole), Some("** 5"));

@@ -46,6 +46,11 @@ pub(super) enum Node {
         close: char,
         items: Children,
     },
+    /// `P(1, 2)`: what a capital names by its coordinates. `C(10, 3)` may be a number of choices as well.
+    Point {
+        name: String,
+        items: Children,
+    },
     Set(Children),
     List(Children),
     Union(Children),
@@ -80,6 +85,7 @@ impl Node {
             | Self::Call(_, nodes)
             | Self::Ratio(nodes)
             | Self::Tuple { items: nodes, .. }
+            | Self::Point { items: nodes, .. }
             | Self::Set(nodes)
             | Self::List(nodes)
             | Self::Union(nodes)

@@ -57,8 +57,41 @@ impl Comparison<'_> {
                 (digits == other && base == other_base).into()
             }
             (Value::Numeral { digits, .. }, Value::Expr(expr)) | (Value::Expr(expr), Value::Numeral { digits, .. }) => {
-                // A numeral whose base was left out.
-                expr.as_rational().is_some_and(|value| digits_of(&value).is_some_and(|other| other == *digits)).into()
+                // A numeral whose base was left out. One digit says nothing of a base: `5_6` is no 5.
+                let left_out = digits.trim_start_matches('-').len() > 1;
+                let same = |value: BigRational| digits_of(&value).is_some_and(|other| other == *digits);
+                (left_out && expr.as_rational().is_some_and(same)).into()
+            }
+            (Value::Point { name, items }, Value::Point { name: other_name, items: others }) => {
+                if name == other_name {
+                    self.in_order(items, others)?
+                } else {
+                    Found::Different
+                }
+            }
+            (Value::Point { items, .. }, Value::Tuple { open: '(', close: ')', items: others })
+            | (Value::Tuple { open: '(', close: ')', items: others }, Value::Point { items, .. }) => {
+                self.in_order(items, others)?
+            }
+            (Value::Point { name, items }, Value::Expr(expr)) | (Value::Expr(expr), Value::Point { name, items }) => {
+                match Value::chosen(name, items, self.budget)? {
+                    Some(number) => self.exprs(&number, expr)?,
+                    None => Found::Different,
+                }
+            }
+            // `P = (1, 2)` is `P(1, 2)`.
+            (Value::Equation { label: Some(label), right: value, .. }, Value::Point { name, items })
+            | (Value::Point { name, items }, Value::Equation { label: Some(label), right: value, .. }) => {
+                match value.as_ref() {
+                    Value::Tuple { open: '(', close: ')', items: others } if label == name => {
+                        self.in_order(items, others)?
+                    }
+                    Value::Tuple { .. } => Found::Different,
+                    _ => {
+                        let point = Value::Point { name: name.clone(), items: items.clone() };
+                        self.values(value, &point)?
+                    }
+                }
             }
             // `x = 5` is 5; `x = 5` is not `y = 5`.
             (Value::Equation { .. }, Value::Equation { .. }) => self.equations(left, right)?,
@@ -178,6 +211,7 @@ impl Comparison<'_> {
                 .iter()
                 .filter_map(|value| match value {
                     Value::Equation { label: Some(label), .. } => Some(label.clone()),
+                    Value::Point { name, .. } => Some(name.clone()),
                     _ => None,
                 })
                 .collect()

@@ -57,7 +57,7 @@ impl Expr {
         self.as_rational().filter(BigRational::is_integer).map(|value| value.to_integer())
     }
 
-    pub(super) fn any(&self, test: &impl Fn(&Atom) -> bool) -> bool {
+    pub(super) fn any(&self, test: &(impl Fn(&Atom) -> bool + ?Sized)) -> bool {
         self.num.any(test) || self.den.any(test)
     }
 

@@ -181,6 +181,8 @@ impl<'a> Lexer<'a> {
         }
         match c {
             '(' | '[' => self.brackets += 1,
+            // `]2, 5]` opens with it.
+            ']' if self.brackets == 0 => self.brackets = 1,
             ')' | ']' => self.brackets = self.brackets.saturating_sub(1),
             '*' if self.rest().starts_with("**") => return self.push(Kind::Sign('^'), 2),
             '<' if self.rest().starts_with("<=") => return self.push(Kind::Command("le".to_owned()), 2),

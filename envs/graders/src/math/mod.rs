@@ -38,6 +38,7 @@ pub(crate) mod words;
 
 use std::borrow::Cow;
 
+use num_rational::BigRational;
 use thiserror::Error;
 
 pub use budget::{Limits, Stop};
@@ -48,6 +49,7 @@ use budget::Budget;
 use compare::{Comparison, Found};
 use functions::BareLog;
 use parse::Reading;
+use poly::Atom;
 use value::{Evaluator, Value};
 use words::Phrase;
 
@@ -160,15 +162,24 @@ impl Truth {
 
     /// Compares an answer. Never fails: an answer that cannot be read, or costs too much, is not the truth.
     pub fn check(&self, answer: &str) -> Verdict {
+        self.verdict(answer, false)
+    }
+
+    /// [`Truth::check`], but a sign of percent or degrees that the truth has not makes another answer: `123\%` is no 123.
+    pub fn check_signs(&self, answer: &str) -> Verdict {
+        self.verdict(answer, true)
+    }
+
+    fn verdict(&self, answer: &str, signs: bool) -> Verdict {
         let mut budget = Budget::new(self.limits);
-        let (equal, reason) = match self.judge(answer, &mut budget) {
+        let (equal, reason) = match self.judge(answer, signs, &mut budget) {
             Ok((equal, reason)) => (equal, reason),
             Err(stop) => (false, Reason::Unread(stop)),
         };
         Verdict { equal, reason, steps: budget.spent() }
     }
 
-    fn judge(&self, answer: &str, budget: &mut Budget) -> Result<(bool, Reason), Stop> {
+    fn judge(&self, answer: &str, signs: bool, budget: &mut Budget) -> Result<(bool, Reason), Stop> {
         if answer.len() > self.limits.length {
             return Err(Stop::Budget("characters"));
         }
@@ -200,6 +211,15 @@ impl Truth {
         };
         let (units, other_units) = (&reading.units, &other_reading.units);
         if !units.is_empty() && !other_units.is_empty() && units != other_units {
+            return Ok((false, Reason::Units));
+        }
+        let has = |value: &Value, unit: Atom| value.any(&|atom| *atom == unit);
+        let percent = (has(value, Atom::Percent), has(&other, Atom::Percent));
+        let degree = (has(value, Atom::Degree), has(&other, Atom::Degree));
+        // A percentage is no angle.
+        let unlike = percent.0 != percent.1 && degree.0 != degree.1 && percent.0 == degree.1;
+        let added = signs && (!percent.0 && percent.1 || !degree.0 && degree.1);
+        if unlike || added {
             return Ok((false, Reason::Units));
         }
         let mut comparison = Comparison { budget, numeric: false };
@@ -243,6 +263,7 @@ fn meaning(text: &str, grouping: bool, bare: BareLog, budget: &mut Budget) -> Re
             node: match phrase {
                 Phrase::Nothing => Node::Set(Children::default()),
                 Phrase::Reals => Node::Reals,
+                Phrase::Number(value) => Node::Number(BigRational::from_integer(value.into())),
             },
             units: Vec::new(),
             bare_log: false,

@@ -307,7 +307,7 @@ impl Poly {
     }
 
     /// Whether any atom, at any depth, satisfies a test.
-    pub(super) fn any(&self, test: &impl Fn(&Atom) -> bool) -> bool {
+    pub(super) fn any(&self, test: &(impl Fn(&Atom) -> bool + ?Sized)) -> bool {
         self.terms.keys().flatten().any(|(atom, _)| {
             test(atom)
                 || match atom {
@@ -320,7 +320,7 @@ impl Poly {
     }
 }
 
-fn atom_any(atom: &Atom, test: &impl Fn(&Atom) -> bool) -> bool {
+fn atom_any(atom: &Atom, test: &(impl Fn(&Atom) -> bool + ?Sized)) -> bool {
     let mut poly = Poly::default();
     poly.terms.insert(vec![(atom.clone(), Exponent::one())], BigRational::one());
     poly.any(test)

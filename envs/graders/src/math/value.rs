@@ -30,6 +30,11 @@ pub(super) enum Value {
         close: char,
         items: Vec<Value>,
     },
+    /// A tuple with the name of a point. `C(10, 3)` may be a number as well: [`Value::chosen`].
+    Point {
+        name: String,
+        items: Vec<Value>,
+    },
     /// In braces: no order, no repetition.
     Set(Vec<Value>),
     /// Several answers: no order.
@@ -44,6 +49,36 @@ pub(super) enum Value {
         right: Box<Value>,
     },
     Order(Vec<Value>, Vec<Relation>),
+}
+
+impl Value {
+    /// Whether one of the expressions in it holds such an atom.
+    pub(super) fn any(&self, found: &dyn Fn(&Atom) -> bool) -> bool {
+        match self {
+            Self::Expr(expr) => expr.any(found),
+            Self::Infinite { .. } | Self::Numeral { .. } | Self::Reals => false,
+            Self::Tuple { items, .. }
+            | Self::Point { items, .. }
+            | Self::Set(items)
+            | Self::List(items)
+            | Self::Union(items)
+            | Self::Order(items, _) => items.iter().any(|item| item.any(found)),
+            Self::Matrix(rows) => rows.iter().flatten().any(|cell| cell.any(found)),
+            Self::Ratio(parts) => parts.iter().any(|part| part.any(found)),
+            Self::Equation { left, right, .. } => left.any(found) || right.any(found),
+        }
+    }
+
+    /// How many choices a `C(10, 3)` is.
+    pub(super) fn chosen(name: &str, items: &[Self], budget: &mut Budget) -> Result<Option<Expr>, Stop> {
+        match (name, items) {
+            ("C", [Self::Expr(all), Self::Expr(chosen)]) => {
+                let arguments = vec![all.clone(), chosen.clone()];
+                functions::apply(&Function::Binomial, arguments, BareLog::Ten, budget).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
 }
 
 /// How a formula is evaluated.
@@ -149,6 +184,13 @@ impl<'b> Evaluator<'b> {
                     values.push(self.value(item)?);
                 }
                 Value::Tuple { open: *open, close: *close, items: values }
+            }
+            Node::Point { name, items } => {
+                let mut values = Vec::with_capacity(items.len());
+                for item in items {
+                    values.push(self.value(item)?);
+                }
+                Value::Point { name: name.clone(), items: values }
             }
             Node::Set(items) => Value::Set(self.members(items)?),
             Node::List(items) => Value::List(self.members(items)?),
@@ -272,6 +314,10 @@ impl<'b> Evaluator<'b> {
                 let (top, bottom) = (self.expr(&parts[0])?, self.expr(&parts[1])?);
                 top.over(&bottom, self.budget)
             }
+            Node::Point { name, items } if name == "C" && items.len() == 2 => {
+                let arguments = vec![self.expr(&items[0])?, self.expr(&items[1])?];
+                functions::apply(&Function::Binomial, arguments, self.bare, self.budget)
+            }
             Node::Infinity => Err(Stop::Undefined("arithmetic with infinity")),
             _ => Err(Stop::Undefined("arithmetic with what is no number")),
         }
@@ -380,6 +426,13 @@ impl<'b> Evaluator<'b> {
                 self.agree(middle, right)?;
             }
             let right = self.value(right)?;
+            // `C(10, 3) = 120` is calculated, `C(10, 3) = (10, 3)` is not.
+            if let (Node::Point { name, .. }, None, Value::Expr(_)) = (left, &label, &right)
+                && name == "C"
+            {
+                let left = Box::new(Value::Expr(self.expr(left)?));
+                return Ok(Value::Equation { label, left, right: Box::new(right) });
+            }
             // `P(A|B) = 1/2`: what is named need not be calculable.
             let left = match self.value(left) {
                 Err(Stop::Undefined(_)) if label.is_some() => Value::Reals,
@@ -506,9 +559,11 @@ fn ambiguous(node: &Node) -> bool {
     match node {
         Node::PlusMinus { .. } => true,
         Node::Neg(inside) | Node::Percent(inside) | Node::Degree(inside) => ambiguous(inside),
-        Node::Add(nodes) | Node::Mul(nodes) | Node::Call(_, nodes) | Node::Tuple { items: nodes, .. } => {
-            nodes.iter().any(ambiguous)
-        }
+        Node::Add(nodes)
+        | Node::Mul(nodes)
+        | Node::Call(_, nodes)
+        | Node::Tuple { items: nodes, .. }
+        | Node::Point { items: nodes, .. } => nodes.iter().any(ambiguous),
         Node::Relation(nodes, _) => nodes.iter().any(ambiguous),
         Node::Div(left, right) | Node::Pow(left, right) => ambiguous(left) || ambiguous(right),
         _ => false,
@@ -533,6 +588,11 @@ fn label(node: &Node) -> Option<String> {
                     other => label(other),
                 })
                 .collect();
+            names.map(|names| format!("{name}({})", names.join(",")))
+        }
+        // `P(A, B) = 1/2`
+        Node::Point { name, items } => {
+            let names: Option<Vec<String>> = items.iter().map(label).collect();
             names.map(|names| format!("{name}({})", names.join(",")))
         }
         Node::Tuple { items, .. } => {

@@ -134,6 +134,8 @@ pub(super) enum Phrase {
     Nothing,
     /// `all real numbers`
     Reals,
+    /// `ten`
+    Number(i64),
 }
 
 /// The phrase that a text is.
@@ -146,8 +148,96 @@ pub(super) fn phrase(text: &str) -> Option<Phrase> {
         "all real numbers" | "all reals" | "real numbers" | "set of all real numbers" | "set of real numbers" => {
             Phrase::Reals
         }
-        _ => return None,
+        words => Phrase::Number(spelled(words)?),
     })
+}
+
+const DIGITS: [&str; 20] = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+];
+const TENS: [&str; 8] = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
+
+/// The whole number that a text in small letters spells and nothing else: `ten`, `forty-two`, `one hundred and five`,
+/// `minus three`.
+pub(super) fn spelled(text: &str) -> Option<i64> {
+    let text = text.trim();
+    let (negative, text) = match text.strip_prefix("minus ").or_else(|| text.strip_prefix("negative ")) {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let mut words = text.split([' ', '-']).filter(|word| !word.is_empty()).peekable();
+    let (mut total, mut bound) = (0_i64, i64::MAX);
+    while words.peek().is_some() {
+        // A group below a thousand, then how many of what it counts.
+        let mut group = below_hundred(&mut words);
+        if group.is_some_and(|group| (1..=9).contains(&group)) && words.next_if_eq(&"hundred").is_some() {
+            let tail = words.clone();
+            let and = words.next_if_eq(&"and").is_some();
+            let rest = below_hundred(&mut words).filter(|rest| *rest > 0);
+            if and && rest.is_none() {
+                words = tail;
+            }
+            group = group.map(|group| 100 * group + rest.unwrap_or_default());
+        }
+        let group = group?;
+        let scale = match words.peek() {
+            Some(&"thousand") => 1000,
+            Some(&"million") => 1_000_000,
+            Some(&"billion") => 1_000_000_000,
+            Some(&"trillion") => 1_000_000_000_000,
+            _ => 1,
+        };
+        // `zero` stands alone, and what is counted only falls: `two thousand three thousand` is nothing.
+        if scale >= bound || group == 0 && (scale > 1 || bound < i64::MAX || words.peek().is_some()) {
+            return None;
+        }
+        total += group * scale;
+        bound = scale;
+        if scale == 1 {
+            break;
+        }
+        words.next();
+        if words.next_if_eq(&"and").is_some() && words.peek().is_none() {
+            return None;
+        }
+    }
+    let read = bound < i64::MAX && words.next().is_none();
+    read.then_some(if negative { -total } else { total })
+}
+
+/// `seven`, `seventeen`, `seventy`, `seventy seven`
+fn below_hundred<'t>(words: &mut std::iter::Peekable<impl Iterator<Item = &'t str>>) -> Option<i64> {
+    let word = *words.peek()?;
+    if let Some(value) = DIGITS.iter().position(|name| *name == word) {
+        words.next();
+        return Some(value as i64);
+    }
+    let tens = 10 * (2 + TENS.iter().position(|name| *name == word)? as i64);
+    words.next();
+    let ones = words.peek().and_then(|word| DIGITS[1..10].iter().position(|name| name == word));
+    if ones.is_some() {
+        words.next();
+    }
+    Some(tens + ones.map_or(0, |ones| ones as i64 + 1))
 }
 
 /// The letter of a choice, and whether the text says that it is one: `(B)`, `B)`, `\text{B}`, `Option B`, but of `b` and
@@ -372,7 +462,8 @@ const FRACTIONS: [&str; 16] = [
 /// it stands first: 25 `cm squared` is an area.
 pub(super) fn changes(text: &str) -> bool {
     let text = text.to_lowercase();
-    words_of(&text).any(|word| COMPARING.contains(&word) || word == "beyond") || alters(&text)
+    words_of(&text).any(|word| COMPARING.contains(&word) || word == "beyond" || spelled(word).is_some())
+        || alters(&text)
 }
 
 fn words_of(text: &str) -> impl Iterator<Item = &str> {

@@ -2,28 +2,66 @@
 
 use super::super::ast::{Children, Function, Node};
 use super::super::budget::Stop;
+use super::super::lex::Kind;
 use super::Parser;
 
 impl Parser<'_> {
-    /// What follows a `(` or `[`: a group, a tuple or an interval.
+    /// What follows a `(` or `[`: a group, a tuple or an interval; or a `]`: an interval as it is written in French, where
+    /// a bracket that turns its back leaves the bound out.
     pub(super) fn bracketed(&mut self, open: char) -> Result<Node, Stop> {
         let bars = std::mem::take(&mut self.bars);
+        let interval = std::mem::replace(&mut self.interval, open != '(');
         let mut items = vec![self.relation()?];
         while self.separator(true) {
             items.push(self.relation()?);
         }
         self.bars = bars;
-        let close = if self.eat_sign(')') {
-            ')'
-        } else if self.eat_sign(']') {
-            ']'
-        } else {
-            return Err(self.expected("a closing bracket"));
+        self.interval = interval;
+        let close = match self.peek() {
+            Some(Kind::Sign(')')) if open != ']' => ')',
+            Some(Kind::Sign(']')) => ']',
+            Some(Kind::Sign('[')) if open != '(' => '[',
+            _ => return Err(self.expected("a closing bracket")),
         };
+        self.at += 1;
+        if open == ']' || close == '[' {
+            if items.len() != 2 {
+                return Err(self.expected("an interval of two bounds"));
+            }
+            let open = if open == ']' { '(' } else { '[' };
+            let close = if close == '[' { ')' } else { ']' };
+            return Ok(Node::Tuple { open, close, items: self.children(items)? });
+        }
         if items.len() == 1 && ((open == '(') == (close == ')')) {
             return Ok(items.swap_remove(0));
         }
         Ok(Node::Tuple { open, close, items: self.children(items)? })
+    }
+
+    /// Whether the `[` at hand closes an interval: nothing that may stand in brackets follows.
+    pub(super) fn interval_ends(&self) -> bool {
+        self.interval
+            && match self.peek_at(1) {
+                None => true,
+                Some(Kind::Sign(c)) => matches!(c, ',' | ';' | '.' | ')' | '}' | '$'),
+                Some(Kind::Command(name)) => matches!(
+                    name.as_str(),
+                    "cup"
+                        | "bigcup"
+                        | "cap"
+                        | "setminus"
+                        | "smallsetminus"
+                        | "backslash"
+                        | "}"
+                        | "\\"
+                        | "land"
+                        | "lor"
+                        | "wedge"
+                        | "vee"
+                ),
+                Some(Kind::Word(word) | Kind::Text(word)) => matches!(word.trim(), "and" | "or" | "U"),
+                Some(_) => false,
+            }
     }
 
     /// What follows a `{`.

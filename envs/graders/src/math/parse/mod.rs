@@ -29,8 +29,17 @@ pub(super) struct Reading {
 /// Reads a text.
 pub(super) fn read(text: &str, grouping: bool, budget: &mut Budget) -> Result<Reading, Stop> {
     let tokens = lex::tokens(text, grouping, budget)?;
-    let mut parser =
-        Parser { tokens, at: 0, end: text.len(), depth: 0, bars: 0, units: Vec::new(), bare_log: false, budget };
+    let mut parser = Parser {
+        tokens,
+        at: 0,
+        end: text.len(),
+        depth: 0,
+        bars: 0,
+        interval: false,
+        units: Vec::new(),
+        bare_log: false,
+        budget,
+    };
     let mut node = parser.list()?;
     // `1 \over 2` without braces.
     if !matches!(node, Node::List(_) | Node::Relation(..)) && parser.eat_command(&["over"]) {
@@ -51,6 +60,8 @@ struct Parser<'b> {
     depth: u32,
     /// Open `|`: the next one closes.
     bars: u32,
+    /// Directly within a `[` or a `]` that opens: a `[` may close.
+    interval: bool,
     units: Vec<String>,
     bare_log: bool,
     budget: &'b mut Budget,
@@ -338,21 +349,33 @@ impl Parser<'_> {
         if let Some(unit) = self.currency_sign() {
             self.units.push(unit.to_owned());
         }
-        let mut node = self.factor()?;
+        let first = self.factor()?;
+        let (mut node, rest) = self.point(first)?;
+        if let Some(rest) = rest {
+            node = self.times(node, rest)?;
+        }
         loop {
             if let Some(unit) = self.currency_sign() {
                 self.units.push(unit.to_owned());
             } else if self.eat_sign('*') || self.eat_command(&["cdot", "times", "ast", "bullet"]) {
                 let negative = self.eat_sign('-');
                 let next = self.factor()?;
+                let (next, rest) = self.point(next)?;
                 let next = if negative { self.neg(next)? } else { next };
                 node = self.times(node, next)?;
+                if let Some(rest) = rest {
+                    node = self.times(node, rest)?;
+                }
             } else if self.eat_sign('/') || self.eat_command(&["div"]) {
                 let negative = self.eat_sign('-');
                 let next = self.factor()?;
+                let (next, rest) = self.point(next)?;
                 node = self.div(node, next)?;
                 if negative {
                     node = self.neg(node)?;
+                }
+                if let Some(rest) = rest {
+                    node = self.times(node, rest)?;
                 }
             } else if self.unit(&mut node)? {
             } else if self.starts_operand() {
@@ -367,6 +390,7 @@ impl Parser<'_> {
                 }
                 let before = self.tokens.get(self.at).map(|token| token.kind.clone());
                 let next = self.factor()?;
+                let (next, rest) = self.point(next)?;
                 node = match (&node, &next) {
                     // `3\frac12`: a whole number and a proper fraction of two numerals.
                     (Node::Number(whole), Node::Div(top, bottom))
@@ -376,10 +400,27 @@ impl Parser<'_> {
                     }
                     _ => self.times(node, next)?,
                 };
+                if let Some(rest) = rest {
+                    node = self.times(node, rest)?;
+                }
             } else {
                 return Ok(node);
             }
         }
+    }
+
+    /// `P(1, 2)`, the P read already; what else may stand behind it is handed back beside it.
+    fn point(&mut self, node: Node) -> Result<(Node, Option<Node>), Stop> {
+        let Node::Symbol(name) = &node else { return Ok((node, None)) };
+        if !names_point(name) || !self.sees_sign('(') || self.spaced() {
+            return Ok((node, None));
+        }
+        Ok(match self.factor()? {
+            Node::Tuple { open: '(', close: ')', items } if items.len() > 1 => {
+                (Node::Point { name: name.clone(), items }, None)
+            }
+            other => (node, Some(other)),
+        })
     }
 
     /// `3 1/2`, the 3 read already.
@@ -479,6 +520,13 @@ enum Sign {
     Plus,
     Minus,
     Either { plus: bool },
+}
+
+/// A capital, perhaps with an index or primes.
+fn names_point(name: &str) -> bool {
+    let mut letters = name.chars();
+    letters.next().is_some_and(|letter| letter.is_ascii_uppercase())
+        && matches!(letters.next(), None | Some('_' | '\''))
 }
 
 fn is_fraction(token: Option<&Kind>) -> bool {

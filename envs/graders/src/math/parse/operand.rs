@@ -101,7 +101,8 @@ impl Parser<'_> {
                     )
                     && (name != "|" || self.bars == 0)
             }
-            Some(Kind::Sign(c)) => matches!(c, '(' | '[' | '{') || (*c == '|' && self.bars == 0),
+            Some(Kind::Sign('[')) => !self.interval_ends(),
+            Some(Kind::Sign(c)) => matches!(c, '(' | '{') || (*c == '|' && self.bars == 0),
             None => false,
         }
     }
@@ -151,6 +152,9 @@ impl Parser<'_> {
                     Node::Symbol(name) => Node::Symbol(format!("{name}_{below}")),
                     Node::Number(value) if value.is_integer() && lex::base(&below).is_some() => {
                         let base = lex::base(&below).unwrap_or_default();
+                        if !value.to_string().chars().all(|c| c.to_digit(36).is_some_and(|digit| digit < base)) {
+                            return Err(self.expected("digits that are below their base"));
+                        }
                         Node::Numeral { digits: value.to_string(), base: base.to_string() }
                     }
                     Node::Number(_) => return Err(self.expected("a base from 2 to 36")),
@@ -275,9 +279,10 @@ impl Parser<'_> {
                     "i" => Ok(Node::Imaginary),
                     "e" => Ok(Node::Euler),
                     "" => self.primary_again(),
-                    _ => match Function::named(text) {
-                        Some(function) => self.call(function),
-                        None => Ok(Node::Symbol(text.to_owned())),
+                    _ => match (Function::named(text), words::spelled(&text.to_lowercase())) {
+                        (Some(function), _) => self.call(function),
+                        (None, Some(value)) => Ok(Node::Number(BigRational::from_integer(value.into()))),
+                        (None, None) => Ok(Node::Symbol(text.to_owned())),
                     },
                 }
             }
@@ -286,9 +291,16 @@ impl Parser<'_> {
                 self.command(&name)
             }
             Kind::Sign(c) => match c {
-                '(' | '[' => {
+                '(' | '[' | ']' => {
                     self.at += 1;
                     self.bracketed(c)
+                }
+                '_' => self.choices(),
+                '{' if matches!(self.peek_at(1), Some(Kind::Sign('}')))
+                    && matches!(self.peek_at(2), Some(Kind::Sign('_' | '^'))) =>
+                {
+                    self.at += 2;
+                    self.choices()
                 }
                 '{' => {
                     self.at += 1;
@@ -342,8 +354,42 @@ impl Parser<'_> {
         }
     }
 
-    /// `0.1\overline{6}`
+    /// `{}_{10}C_3`, from the sign in front of the 10.
+    fn choices(&mut self) -> Result<Node, Stop> {
+        self.at += 1;
+        let all = self.argument_plain()?;
+        if !matches!(self.peek(), Some(Kind::Word(word) | Kind::Text(word)) if word.trim() == "C") {
+            return Err(self.expected("a `C` behind the number that is chosen from"));
+        }
+        self.at += 1;
+        if !self.eat_sign('_') {
+            return Err(self.expected("`_` and the number that is chosen"));
+        }
+        let chosen = self.argument_plain()?;
+        Ok(Node::Call(Function::Binomial, self.children(vec![all, chosen])?))
+    }
+
+    /// The digits of `0.(3)` behind its point. `0.1(6)` is a product for most who write it.
+    fn parenthesised(&self) -> Option<&str> {
+        let close = [Kind::Sign('.'), Kind::Sign('(')];
+        let joined = |ahead: usize| self.tokens.get(self.at + ahead).is_some_and(|token| !token.spaced);
+        let written = (0..4).all(joined)
+            && close.iter().enumerate().all(|(ahead, sign)| self.peek_at(ahead) == Some(sign))
+            && self.peek_at(3) == Some(&Kind::Sign(')'));
+        match self.peek_at(2) {
+            Some(Kind::Number(digits)) if written && digits.bytes().all(|byte| byte.is_ascii_digit()) => Some(digits),
+            _ => None,
+        }
+    }
+
+    /// `0.1\overline{6}`, `0.(3)`
     fn repeating(&mut self, value: BigRational, written: &str) -> Result<Node, Stop> {
+        if !written.contains(['.', 'e'])
+            && let Some(period) = self.parenthesised().map(str::to_owned)
+        {
+            self.at += 4;
+            return self.period(value, 0, &period);
+        }
         let mut ahead = 0;
         let mut places = written.split_once('.').map(|(_, fraction)| fraction.len());
         if places.is_none() && matches!(self.peek(), Some(Kind::Sign('.'))) {
@@ -363,6 +409,11 @@ impl Parser<'_> {
             return Ok(Node::Number(value));
         }
         self.at += ahead + 4;
+        self.period(value, places, &period)
+    }
+
+    /// A number and digits that repeat behind so many places.
+    fn period(&mut self, value: BigRational, places: usize, period: &str) -> Result<Node, Stop> {
         self.budget.number(4 * (places + period.len()) as u64)?;
         let nines = BigInt::from(10).pow(period.len() as u32) - BigInt::one();
         let shift = BigInt::from(10).pow(places as u32);
