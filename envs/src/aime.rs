@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Compat;
+use crate::computing::apart;
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::graders::aime::{self, INVALID, Reading};
 use crate::graders::math::Truth;
@@ -108,9 +109,9 @@ impl EnvKind for Aime {
         let grader = match (params.strict_box, params.compat) {
             (true, _) => Grader::StrictBox(text),
             (false, Some(Compat::Skyrl)) => Grader::Skyrl(text),
-            (false, None) => Grader::Equivalence(Box::new(read_truth(ID, key, value, row)?)),
+            (false, None) => Grader::Equivalence(read_truth(ID, key, value, row)?),
         };
-        Ok(Box::new(Episode { compat: params.compat.is_some(), grader, metrics: Metrics::new() }))
+        Ok(Box::new(Episode { compat: params.compat.is_some(), grader: Arc::new(grader), metrics: Metrics::new() }))
     }
 }
 
@@ -120,14 +121,45 @@ fn written(truth: &Value) -> String {
 }
 
 enum Grader {
-    Equivalence(Box<Truth>),
+    Equivalence(Truth),
     Skyrl(String),
     StrictBox(String),
 }
 
+impl Grader {
+    /// The step that a response is answered with, whether it is right, and whether it announces an answer.
+    fn step(&self, text: &str) -> (Step, bool, bool) {
+        let mut step = Step { terminated: true, ..Step::default() };
+        let (correct, answered) = match self {
+            Self::Skyrl(truth) => {
+                let (correct, pred) = aime::skyrl(text, truth);
+                step.metadata.insert("acc".to_owned(), Value::Bool(correct));
+                let answered = pred != INVALID;
+                step.metadata.insert("pred".to_owned(), Value::String(pred));
+                (correct, answered)
+            }
+            Self::StrictBox(truth) => {
+                let (correct, pred) = aime::strict_box(text, truth);
+                step.metadata.insert("acc".to_owned(), Value::Bool(correct));
+                let answered = pred.is_some();
+                step.metadata.insert("pred".to_owned(), json!(pred));
+                (correct, answered)
+            }
+            Self::Equivalence(truth) => {
+                let answer = aime::stated(spoken(text), Reading::Whole);
+                let verdict = answer.map(|answer| aime::equal(answer, truth));
+                metadata(&mut step, verdict.as_ref(), Some(answer.map_or(INVALID, str::trim)));
+                (verdict.is_some_and(|verdict| verdict.equal), answer.is_some())
+            }
+        };
+        step.reward = if correct { 1.0 } else { -1.0 };
+        (step, correct, answered)
+    }
+}
+
 struct Episode {
     compat: bool,
-    grader: Grader,
+    grader: Arc<Grader>,
     metrics: Metrics,
 }
 
@@ -137,7 +169,7 @@ impl Env for Episode {
         // Published data sets carry the instruction in the prompt; raw problems do not.
         let asks = |message: &Message| message.content.contains("Answer:") || message.content.contains(r"\boxed");
         if !self.compat && !prompt.iter().any(asks) {
-            match self.grader {
+            match *self.grader {
                 Grader::StrictBox(_) => instruct(&mut prompt, crate::math::INSTRUCTION),
                 _ => instruct(&mut prompt, INSTRUCTION),
             }
@@ -146,30 +178,8 @@ impl Env for Episode {
     }
 
     async fn step(&mut self, action: Action) -> Result<Step, EnvError> {
-        let mut step = Step { terminated: true, ..Step::default() };
-        let (correct, answered) = match &self.grader {
-            Grader::Skyrl(truth) => {
-                let (correct, pred) = aime::skyrl(&action.text, truth);
-                step.metadata.insert("acc".to_owned(), Value::Bool(correct));
-                let answered = pred != INVALID;
-                step.metadata.insert("pred".to_owned(), Value::String(pred));
-                (correct, answered)
-            }
-            Grader::StrictBox(truth) => {
-                let (correct, pred) = aime::strict_box(&action.text, truth);
-                step.metadata.insert("acc".to_owned(), Value::Bool(correct));
-                let answered = pred.is_some();
-                step.metadata.insert("pred".to_owned(), json!(pred));
-                (correct, answered)
-            }
-            Grader::Equivalence(truth) => {
-                let answer = aime::stated(spoken(&action.text), Reading::Whole);
-                let verdict = answer.map(|answer| aime::equal(answer, truth));
-                metadata(&mut step, verdict.as_ref(), Some(answer.map_or(INVALID, str::trim)));
-                (verdict.is_some_and(|verdict| verdict.equal), answer.is_some())
-            }
-        };
-        step.reward = if correct { 1.0 } else { -1.0 };
+        let grader = Arc::clone(&self.grader);
+        let (step, correct, answered) = apart(move || grader.step(&action.text)).await;
         self.metrics.insert("correct".to_owned(), Value::Bool(correct));
         self.metrics.insert("answered".to_owned(), Value::Bool(answered));
         Ok(step)

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Compat;
+use crate::computing::reading;
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::graders::numeric;
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
@@ -106,8 +107,13 @@ impl Truth {
         }
     }
 
-    /// Grades a response.
-    pub(crate) fn grade(&self, response: &str, flexible: bool) -> Graded {
+    /// Grades a response, where whoever waits can give up on a long one.
+    pub(crate) async fn judge(&self, response: String, flexible: bool) -> Graded {
+        let truth = self.clone();
+        reading(response.len(), move || truth.grade(&response, flexible)).await
+    }
+
+    fn grade(&self, response: &str, flexible: bool) -> Graded {
         match self {
             Self::Text(truth) => {
                 let answer = numeric::strict_answer(response);
@@ -142,7 +148,7 @@ impl Env for Episode {
     }
 
     async fn step(&mut self, action: Action) -> Result<Step, EnvError> {
-        let Graded { answered, correct } = self.truth.grade(&action.text, self.params.flexible);
+        let Graded { answered, correct } = self.truth.judge(action.text, self.params.flexible).await;
         self.metrics.insert("correct".to_owned(), Value::Bool(correct));
         self.metrics.insert("answered".to_owned(), Value::Bool(answered));
         Ok(Step { reward: f64::from(u8::from(correct)), terminated: true, ..Step::default() })

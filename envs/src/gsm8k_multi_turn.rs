@@ -146,7 +146,7 @@ impl Env for Episode {
 
     async fn step(&mut self, action: Action) -> Result<Step, EnvError> {
         self.turns += 1;
-        let gsm8k::Graded { answered, correct } = self.truth.grade(&action.text, false);
+        let gsm8k::Graded { answered, correct } = self.truth.judge(action.text, false).await;
         self.correct |= correct;
         let last = self.turns >= self.max_turns;
         let mut step = Step { terminated: correct, truncated: last && !correct, ..Step::default() };

@@ -7,6 +7,7 @@
 //! | [`registry`] | environments by id, with typed parameters: [`make`], [`registry::EnvKind`] |
 //! | [`row`] | [`row::EnvRow`], one row of a data set as environments read it |
 //! | [`mod@grade`] | recorded responses graded as a rollout would be |
+//! | [`computing`] | graders that compute, where a deadline or a cancellation can give up on them |
 //! | [`params`], [`metrics`] | reading parameters, summarising what episodes report |
 //! | [`rlm`] | the recursive language model: Python in a persistent REPL |
 //! | [`gsm8k`], [`long`] | mathematics in one turn; long contexts that the project generates |
@@ -23,6 +24,7 @@
 pub mod aime;
 pub mod builtin;
 pub mod code;
+pub mod computing;
 pub mod env;
 pub mod evidence;
 pub mod grade;

@@ -12,6 +12,7 @@ use espalier_inference::{Message, Role};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::computing::apart;
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::graders::math::{self, Truth, Verdict};
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
@@ -74,7 +75,7 @@ impl EnvKind for Math {
 
     fn make(&self, params: &Arc<Params>, row: &EnvRow) -> Result<Box<dyn Env>, EnvError> {
         let truth = read_truth(ID, "reward_spec.ground_truth", row.truth(ID)?, row)?;
-        Ok(Box::new(Episode { params: **params, truth, metrics: Metrics::new() }))
+        Ok(Box::new(Episode { params: **params, truth: Arc::new(truth), metrics: Metrics::new() }))
     }
 }
 
@@ -108,35 +109,33 @@ pub(crate) fn metadata(step: &mut Step, verdict: Option<&Verdict>, answer: Optio
 
 struct Episode {
     params: Params,
-    truth: Truth,
+    truth: Arc<Truth>,
     metrics: Metrics,
 }
 
-impl Episode {
-    fn grade(&self, text: &str) -> (Option<Verdict>, Option<String>) {
-        let text = spoken(text);
-        if let Some(answer) = math::last_boxed(text) {
-            let verdict = if self.params.strict {
-                let equal = answer.trim() == self.truth.text();
-                Verdict { equal, reason: math::Reason::Text, steps: 0 }
-            } else {
-                self.truth.check(answer)
-            };
-            return (Some(verdict), Some(answer.to_owned()));
-        }
-        if !self.params.fallback {
-            return (None, None);
-        }
-        let Some(line) = math::last_line(text) else { return (None, None) };
-        let verdict = self.truth.check(line);
-        let number = line
-            .rsplit([' ', '=', '$'])
-            .map(|word| word.trim_end_matches(['.', '*', ')']))
-            .find(|word| word.contains(|c: char| c.is_ascii_digit()));
-        match number {
-            Some(number) if !verdict.equal => (Some(self.truth.check(number)), Some(number.to_owned())),
-            _ => (Some(verdict), Some(line.to_owned())),
-        }
+fn graded(truth: &Truth, params: Params, text: &str) -> (Option<Verdict>, Option<String>) {
+    let text = spoken(text);
+    if let Some(answer) = math::last_boxed(text) {
+        let verdict = if params.strict {
+            let equal = answer.trim() == truth.text();
+            Verdict { equal, reason: math::Reason::Text, steps: 0 }
+        } else {
+            truth.check(answer)
+        };
+        return (Some(verdict), Some(answer.to_owned()));
+    }
+    if !params.fallback {
+        return (None, None);
+    }
+    let Some(line) = math::last_line(text) else { return (None, None) };
+    let verdict = truth.check(line);
+    let number = line
+        .rsplit([' ', '=', '$'])
+        .map(|word| word.trim_end_matches(['.', '*', ')']))
+        .find(|word| word.contains(|c: char| c.is_ascii_digit()));
+    match number {
+        Some(number) if !verdict.equal => (Some(truth.check(number)), Some(number.to_owned())),
+        _ => (Some(verdict), Some(line.to_owned())),
     }
 }
 
@@ -151,7 +150,8 @@ impl Env for Episode {
     }
 
     async fn step(&mut self, action: Action) -> Result<Step, EnvError> {
-        let (verdict, answer) = self.grade(&action.text);
+        let (truth, params) = (Arc::clone(&self.truth), self.params);
+        let (verdict, answer) = apart(move || graded(&truth, params, &action.text)).await;
         let correct = verdict.as_ref().is_some_and(|verdict| verdict.equal);
         let mut step = Step { reward: f64::from(u8::from(correct)), terminated: true, ..Step::default() };
         metadata(&mut step, verdict.as_ref(), answer.as_deref());

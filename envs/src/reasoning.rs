@@ -17,6 +17,7 @@ use espalier_sandbox::FinalAnswer;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::computing::apart;
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::params::hint;
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
@@ -215,14 +216,14 @@ impl EnvKind for Reasoning {
             let reason = format!("is `{name}` in row `{}`, which `reasoning/{name}` and `{MIXED}` play", row.id);
             return Err(invalid("reward_spec.family", reason));
         }
-        Ok(Box::new(Episode { id, family, facts, partial: params.partial, played: None }))
+        Ok(Box::new(Episode { id, family, facts: Arc::new(facts), partial: params.partial, played: None }))
     }
 }
 
 struct Episode {
     id: &'static str,
     family: Family,
-    facts: Value,
+    facts: Arc<Value>,
     partial: bool,
     played: Option<(Score, Option<FinalAnswer>)>,
 }
@@ -250,11 +251,14 @@ impl Env for Episode {
     }
 
     async fn step(&mut self, action: Action) -> Result<Step, EnvError> {
+        let (family, facts) = (self.family, Arc::clone(&self.facts));
+        let (score, action) = apart(move || {
+            let score = family.score(&facts, without_trailing_specials(&action.text));
+            (score, action)
+        })
+        .await;
         let text = without_trailing_specials(&action.text);
-        let score = self
-            .family
-            .score(&self.facts, text)
-            .map_err(|error| EnvError::Grader { env: self.id.to_owned(), reason: error.to_string() })?;
+        let score = score.map_err(|error| EnvError::Grader { env: self.id.to_owned(), reason: error.to_string() })?;
         let answer = Answer::find(text);
         // What a child of `rlm_query` would hand back: the line, a list, or the lines of a grid.
         let shown = match self.family {

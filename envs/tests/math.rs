@@ -5,12 +5,16 @@
 mod support;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
+use espalier_envs::grade::{GradeOptions, grade, said};
 use espalier_envs::graders::math::{Truth, last_boxed};
 use espalier_envs::graders::numeric;
-use espalier_envs::{EnvError, EnvRow, Registry, Step, make};
+use espalier_envs::{EnvError, EnvRow, NoServices, Registry, Step, make};
 use serde_json::{Map, Value, json};
 use support::{alone, says};
+use tokio_util::sync::CancellationToken;
 
 async fn play(env: &str, params: Value, row: &EnvRow, response: &str) -> Step {
     let params = params.as_object().cloned().unwrap();
@@ -236,4 +240,41 @@ fn every_answer_of_aime_and_gsm8k_is_read() {
         }
     }
     assert_eq!(count, 8792);
+}
+
+/// What keeps the grader of mathematics busy until its budget is spent.
+fn busy() -> String {
+    let factors: String = (2..120).map(|n| format!("(x+1/{n})")).collect();
+    format!(r"\boxed{{{factors}}}")
+}
+
+fn options(deadline: Duration, cancel: &CancellationToken) -> GradeOptions {
+    GradeOptions { services: Arc::new(NoServices), seed: 0, deadline, cancel: cancel.clone() }
+}
+
+#[tokio::test]
+async fn a_deadline_does_not_wait_for_a_grader_that_computes() {
+    let row = EnvRow::ask("?").with_truth("x+1");
+    for env in ["math", "aime"] {
+        let prepared = Registry::standard().prepare(env, &Map::new()).unwrap();
+        let response = format!("{}\nAnswer: {}", busy(), busy());
+        let soon = options(Duration::from_millis(1), &CancellationToken::new());
+        let error = grade(&prepared, &row, &[said(&response)], &soon).await.unwrap_err().to_string();
+        assert!(error.contains("no verdict within 0.001 s"), "{error}");
+        // With time enough the verdict is the budget's.
+        let later = options(Duration::from_mins(5), &CancellationToken::new());
+        let graded = grade(&prepared, &row, &[said(&response)], &later).await.unwrap();
+        assert_eq!((graded.metadata["grading"].as_str(), graded.reward < 0.5), (Some("over_budget"), true));
+    }
+}
+
+#[tokio::test]
+async fn a_cancellation_does_not_wait_for_a_grader_that_computes() {
+    let row = EnvRow::ask("?").with_truth("x+1");
+    let prepared = Registry::standard().prepare("math", &Map::new()).unwrap();
+    let cancel = CancellationToken::new();
+    let options = options(Duration::from_mins(5), &cancel);
+    let actions = [said(busy())];
+    let (graded, ()) = tokio::join!(grade(&prepared, &row, &actions, &options), async { cancel.cancel() });
+    assert!(graded.unwrap_err().to_string().contains("cancelled"));
 }

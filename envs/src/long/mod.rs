@@ -22,6 +22,7 @@ use espalier_sandbox::FinalAnswer;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::computing::reading;
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
 use crate::rlm::grading::{self, Leniency, RewardKind};
@@ -130,15 +131,17 @@ impl Env for Episode {
     }
 
     async fn step(&mut self, action: Action) -> Result<Step, EnvError> {
-        let answer = answer_line(&action.text).map(parsed_answer);
-        if let Some(answer) = &answer {
-            let unordered = self.row.reward_spec.get("unordered").and_then(Value::as_bool).unwrap_or(false);
-            let leniency = Leniency { unordered, ignore_case: self.kind == RewardKind::Contains };
-            let truth = self.row.truth(&self.id)?;
-            self.reward = grading::grade(self.kind, leniency, answer, truth)
-                .map_err(|reason| EnvError::Grader { env: self.id.clone(), reason })?;
+        let unordered = self.row.reward_spec.get("unordered").and_then(Value::as_bool).unwrap_or(false);
+        let leniency = Leniency { unordered, ignore_case: self.kind == RewardKind::Contains };
+        let (kind, truth) = (self.kind, self.row.truth(&self.id)?.clone());
+        let graded = reading(action.text.len(), move || {
+            let Some(answer) = answer_line(&action.text).map(parsed_answer) else { return Ok(None) };
+            grading::grade(kind, leniency, &answer, &truth).map(|reward| Some((answer, reward)))
+        });
+        let graded = graded.await.map_err(|reason| EnvError::Grader { env: self.id.clone(), reason })?;
+        if let Some((answer, reward)) = graded {
+            (self.answer, self.reward) = (Some(answer), reward);
         }
-        self.answer = answer;
         Ok(Step { reward: self.reward, terminated: true, ..Step::default() })
     }
 

@@ -9,6 +9,7 @@ use super::config::Params;
 use super::grading::{self, Leniency, RewardKind};
 use super::prompts::Offer;
 use crate::Compat;
+use crate::computing::{apart, reading};
 use crate::env::{EnvContext, EnvError, Metrics};
 use crate::reasoning;
 use crate::row::EnvRow;
@@ -119,7 +120,8 @@ pub trait RlmTask: Send + Sync {
     async fn reward(&self, answer: &FinalAnswer, row: &EnvRow, params: &Params) -> Result<f64, String> {
         if row.graded && has_verifier(row, params) {
             let (family, facts) = reasoning::verifier(row).map_err(|(key, reason)| format!("`{key}` {reason}"))?;
-            let score = family.score(&facts, &answer.text).map_err(|error| error.to_string())?;
+            let text = answer.text.clone();
+            let score = apart(move || family.score(&facts, &text)).await.map_err(|error| error.to_string())?;
             return Ok(f64::from(u8::from(score.correct)));
         }
         let kind = reward_kind(row, params);
@@ -133,8 +135,9 @@ pub trait RlmTask: Send + Sync {
                 .unwrap_or(false),
             ignore_case: params.ignore_case.unwrap_or(kind == RewardKind::Contains),
         };
-        let truth = row.reward_spec.get("ground_truth").unwrap_or(&NOTHING);
-        grading::grade(kind, leniency, answer, truth)
+        let truth = row.reward_spec.get("ground_truth").unwrap_or(&NOTHING).clone();
+        let (length, answer) = (answer.text.len(), answer.clone());
+        reading(length, move || grading::grade(kind, leniency, &answer, &truth)).await
     }
 
     /// The reward of an answer, for a task that grades by more than answer and row; what the episode asks for.

@@ -154,6 +154,25 @@ async fn one_answer_of_an_environment_has_a_limit_of_its_own() {
     assert!(tree.root.error.as_deref().unwrap().contains("longer than 3 s"), "{:?}", tree.root.error);
 }
 
+#[tokio::test]
+async fn a_grader_that_computes_apart_holds_up_no_deadline() {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = Arc::new(std::sync::Mutex::new(held));
+    let computing = Source::new(move |_, _, _| {
+        let held = Arc::clone(&held);
+        async move {
+            // Ends when this test lets it, which is after the rollout.
+            espalier_envs::computing::apart(move || held.lock().unwrap().recv()).await.unwrap();
+            Ok(done(1.0))
+        }
+    });
+    let options = LoopOptions { env_timeout_s: 0.05, ..LoopOptions::default() };
+    let tree = play(&replies(&["a"]), computing, options).await;
+    assert_eq!(tree.root.stop, RolloutStop::Timeout);
+    assert!(tree.root.error.as_deref().unwrap().contains("longer than 0.05 s"), "{:?}", tree.root.error);
+    release.send(()).unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn cancellation_reaches_the_engines_request() {
     let engine = Arc::new(Scripted::new(|_, _| Reply::Hang));
