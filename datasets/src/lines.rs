@@ -55,10 +55,9 @@ impl<R: BufRead> Lines<R> {
             if text.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            // Without its end the line is one, and columns are counted in it.
-            return Some(match espalier_json::object(text.trim_ascii_end()) {
+            return Some(match espalier_json::line(text) {
                 Ok(record) => Ok((Place::Line(self.line), record)),
-                Err(error) => Err(self.wrong(format!("expected one JSON object, {}", without_line(&error)))),
+                Err(got) => Err(self.wrong(format!("expected one JSON object, got: {got}"))),
             });
         }
     }
@@ -66,15 +65,6 @@ impl<R: BufRead> Lines<R> {
     fn wrong(&self, reason: String) -> DataError {
         DataError::Row { path: self.path.clone(), place: Place::Line(self.line), reason }
     }
-}
-
-/// serde's message with the column, and without the line, which is always 1 here.
-fn without_line(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
-    // A line that ends within an object is often the first of many.
-    let hint = if error.is_eof() { "; an object must end on the line on which it begins" } else { "" };
-    format!("got: {message} (character {}){hint}", error.column())
 }
 
 impl<R: BufRead> Iterator for Lines<R> {

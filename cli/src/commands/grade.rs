@@ -115,10 +115,10 @@ impl Grader {
     }
 
     async fn line(&self, line: u64, text: &[u8]) -> Answer {
-        let mut record = match espalier_json::object(text) {
+        let mut record = match espalier_json::line(text) {
             Ok(record) => record,
-            Err(error) => {
-                let reason = format!("expected one JSON object: {error}");
+            Err(got) => {
+                let reason = format!("expected one JSON object, got: {got}");
                 return Answer { line, id: None, outcome: Err(Refusal::Line(reason)) };
             }
         };

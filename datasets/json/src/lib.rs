@@ -22,6 +22,28 @@ pub fn object(text: &[u8]) -> Result<Map<String, Value>, Error> {
     }
 }
 
+/// Reads one line of a file, which must be one object; otherwise what is there instead, for a message that begins with
+/// `got:` and names the line itself.
+pub fn line(text: &[u8]) -> Result<Map<String, Value>, String> {
+    // Without its end the line is one, and columns are counted in it.
+    let other = match value(text.trim_ascii_end()) {
+        Ok(Value::Object(entries)) => return Ok(entries),
+        Ok(Value::Array(_)) => "a list",
+        Ok(Value::String(_)) => "a text",
+        Ok(Value::Number(_)) => "a number",
+        Ok(Value::Bool(_)) => "true or false",
+        Ok(Value::Null) => "null",
+        Err(error) => {
+            let text = error.to_string();
+            let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
+            // A line that ends within an object is often the first of many.
+            let hint = if error.is_eof() { "; an object must end on the line on which it begins" } else { "" };
+            return Err(format!("{message} (character {}){hint}", error.column()));
+        }
+    };
+    Err(other.to_owned())
+}
+
 /// A value, and nothing but white space behind it.
 fn whole(text: &[u8], seed: Strict) -> Result<Value, Error> {
     let mut input = serde_json::Deserializer::from_slice(text);
@@ -154,6 +176,26 @@ mod tests {
             assert!(value(text.as_bytes()).is_err());
         }
         assert!(object(br#"{"a": {"a": [{"a": 1}, {"a": 1}]}}"#).is_ok(), "the same key in different objects");
+    }
+
+    #[test]
+    fn a_line_that_is_no_object_is_told_by_what_it_is() {
+        for (text, said) in [
+            ("[1]", "a list"),
+            ("\"x\"\n", "a text"),
+            ("7", "a number"),
+            ("true", "true or false"),
+            ("null", "null"),
+            (
+                "{\"a\": 1\n",
+                "EOF while parsing an object (character 7); an object must end on the line on which it begins",
+            ),
+            ("{\"a\": 1, \"a\": 2}", "the key `a` stands there twice (character 12)"),
+            ("{} {}", "trailing characters (character 4)"),
+        ] {
+            assert_eq!(line(text.as_bytes()).unwrap_err(), said, "{text}");
+        }
+        assert_eq!(line(b"{\"a\": 1}\n").unwrap(), object(b"{\"a\": 1}").unwrap());
     }
 
     #[test]
