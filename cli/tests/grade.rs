@@ -55,6 +55,8 @@ fn a_line_that_cannot_be_graded_has_an_error_and_no_reward_and_spoils_no_other()
         "{\"response\": \"#### 7\", \"ground_truth\": \"7\", \"params\": {\"compatt\": \"skyrl\"}}\n",
         "{\"response\": \"#### 7\", \"ground_truth\": \"7\", \"reward_spec\": {\"ground_truth\": \"8\"}}\n",
         "{\"response\": \"#### 7.\", \"ground_truth\": \"7\", \"params\": {\"compat\": \"skyrl\"}}\n",
+        "[1]\n",
+        "{\"response\": \"#### 7\"\n",
     );
     let output = grade(&["--env", "gsm8k", "--json"], input);
     assert_eq!(output.status.code(), Some(3));
@@ -69,6 +71,8 @@ fn a_line_that_cannot_be_graded_has_an_error_and_no_reward_and_spoils_no_other()
         "line 7: `gsm8k`: `compatt` is no parameter; did you mean `compat`?",
         "line 8: `ground_truth` and `reward_spec.ground_truth` are both there",
         "",
+        "line 10: expected one JSON object, got: a list",
+        "line 11: expected one JSON object, got: EOF while parsing an object (character 21); an object must end on the",
     ];
     assert_eq!(errors.len(), expected.len(), "{errors:?}");
     for (said, expected) in errors.iter().zip(expected) {
@@ -181,6 +185,7 @@ fn what_is_wrong_with_the_command_line_is_said_before_anything_is_read() {
         (vec!["--env", "gsm9k"], 2, "no environment `gsm9k`; did you mean `gsm8k`?"),
         (vec!["--env", "gsm8k", "--param", "compat=other"], 2, "compat"),
         (vec!["--env", "gsm8k", "--timeout", "0"], 2, "seconds above 0"),
+        (vec!["--env", "gsm8k", "--timeout", "1e18"], 2, "seconds above 0, at most 1e9, got 1e18"),
         (vec!["--env", "gsm8k", "absent.jsonl"], 3, "absent.jsonl"),
     ] {
         let output = grade(&arguments, "");
@@ -188,4 +193,21 @@ fn what_is_wrong_with_the_command_line_is_said_before_anything_is_read() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
     }
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_first_line() {
+    let output =
+        grade(&["--env", "gsm8k", "--json"], "\u{feff}{\"response\": \"#### 7\", \"ground_truth\": \"7\"}\r\n");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(lines(&output)[0]["reward"], json!(1.0));
+}
+
+#[test]
+fn the_timeout_does_not_wait_for_a_grader_that_computes() {
+    let factors: String = (2..120).map(|number| format!("(x+1/{number})")).collect();
+    let line = json!({"response": format!(r"\boxed{{{factors}}}"), "ground_truth": "x+1"}).to_string() + "\n";
+    let output = grade(&["--env", "math", "--json", "--timeout", "0.001"], &line);
+    assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(lines(&output)[0]["error"], json!("`math`: no verdict within 0.001 s"));
 }

@@ -23,7 +23,7 @@ use crate::services::Services;
 /// What a response earned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graded {
-    /// The sum of the turns' rewards; finite.
+    /// The sum of the turns' rewards; a finite 32-bit number.
     pub reward: f64,
     /// What the last turn's step and the episode's metrics say. Where both have a key, the step's stands.
     pub metadata: BTreeMap<String, Value>,
@@ -118,8 +118,9 @@ async fn play(
     for action in actions {
         let step = env.step(action.clone()).await?;
         graded.reward += step.reward;
-        if !graded.reward.is_finite() {
-            let reason = format!("a reward of {}, expected a finite number", step.reward);
+        // What a rollout keeps is a 32-bit number; what it refuses is no reward here either.
+        if [step.reward, graded.reward].iter().any(|reward| !(*reward as f32).is_finite()) {
+            let reason = format!("a reward of {:?}, expected a finite 32-bit number", step.reward);
             return Err(EnvError::Grader { env: id.to_owned(), reason });
         }
         graded.turns += 1;

@@ -79,6 +79,13 @@ impl EnvRow {
                 .into_iter()
                 .enumerate()
                 .map(|(index, message)| {
+                    // What the policy would be asked must not be lost under another key; a model's own message may hold
+                    // calls only.
+                    if !message.contains_key("content") && message.get("role") != Some(&Value::from("assistant")) {
+                        let keys: Vec<String> = message.keys().map(|key| format!("`{key}`")).collect();
+                        let reason = format!("is missing: the text of the message; it has {}", keys.join(", "));
+                        return Err(invalid(&format!("prompt[{index}].content"), reason));
+                    }
                     serde_json::from_value(Value::Object(message))
                         .map_err(|error| invalid(&format!("prompt[{index}]"), format!("is no chat message: {error}")))
                 })

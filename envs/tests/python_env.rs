@@ -458,3 +458,18 @@ async fn recorded_responses_are_graded_by_it() {
     let graded = grade(&prepared, &row(), &[said("it is 5")], &options).await.unwrap();
     assert_eq!((graded.reward, graded.ended, graded.turns), (1.0, true, 1));
 }
+
+#[tokio::test]
+async fn a_reward_that_a_rollout_refuses_is_no_reward_of_a_recorded_response_either() {
+    let file = file("def reward(response, row):\n    return 1e300\n");
+    let prepared = Registry::standard().prepare(&file.id, &Map::new()).unwrap();
+    let options = GradeOptions {
+        services: Arc::new(NoServices),
+        seed: 0,
+        deadline: std::time::Duration::from_mins(1),
+        cancel: CancellationToken::new(),
+    };
+    let error = grade(&prepared, &row(), &[said("x")], &options).await.unwrap_err();
+    assert!(matches!(&error, EnvError::Grader { .. }), "{error:?}");
+    assert!(error.to_string().contains("a reward of 1e300, expected a finite 32-bit number"), "{error}");
+}

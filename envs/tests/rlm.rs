@@ -8,13 +8,15 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use espalier_datasets::Builtins as _;
 use espalier_envs::builtin::Builtin;
+use espalier_envs::rlm::{Params, Rlm, RlmTask};
 use espalier_envs::{
-    Action, ChildAnswer, ChildRequest, Env, EnvError, EnvRow, History, Services, Step, SubCallError, SubQuery, make,
+    Action, ChildAnswer, ChildRequest, Env, EnvError, EnvRow, History, Registry, Services, Step, SubCallError,
+    SubQuery, make,
 };
 use espalier_inference::{Message, Role, StopReason};
 use espalier_procedural::reasoning::Family;
 use espalier_sandbox::{FinalAnswer, Value as Python};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use support::{alone, context, says};
 use tokio_util::sync::CancellationToken;
 
@@ -347,10 +349,41 @@ async fn a_child_row_asks_its_own_question_and_is_not_graded() {
 
 #[tokio::test]
 async fn a_grader_that_fails_is_an_error_and_no_zero() {
+    struct Fails;
+    #[async_trait]
+    impl RlmTask for Fails {
+        async fn reward(&self, _: &FinalAnswer, _: &EnvRow, _: &Params) -> Result<f64, String> {
+            Err("no verdict".to_owned())
+        }
+    }
+    let mut registry = Registry::standard();
+    registry.register(Rlm::new("fails", "A task whose grader fails.", Fails)).unwrap();
     let row = EnvRow::ask("q").with_truth("one");
-    let (mut env, _) = start(json!({"reward": "numeric"}), &row, None).await;
+    let mut env = registry.prepare("fails", &Map::new()).unwrap().make(&row).unwrap();
+    env.init(row.prompt.clone(), alone(10)).await.unwrap();
     let error = env.step(says("FINAL(1)")).await.unwrap_err();
     assert!(matches!(error, EnvError::Grader { .. }), "{error}");
+}
+
+#[test]
+fn a_truth_that_no_answer_can_be_compared_with_is_refused_before_anything_is_played() {
+    for (method, truth, said) in [
+        ("numeric", json!("one"), "`numeric` compares with a number, got `\"one\"`"),
+        ("numeric", json!([1]), "`numeric` compares with a number, got `[1]`"),
+        ("contains", json!(" "), "an empty text is contained in every answer"),
+        ("contains", json!(["a", ""]), "an empty text is contained in every answer"),
+        ("contains", json!([]), "`contains` compares with a text, a number or a list of them, got a list"),
+    ] {
+        let mut row = EnvRow::ask("q").with_context("text").with_truth(truth.clone());
+        row.reward_spec.insert("method".to_owned(), json!(method));
+        for env in ["rlm", "long", "tool_use"] {
+            let Err(EnvError::Invalid { key, reason, .. }) = make(env, &Map::new(), &row) else {
+                panic!("{env} {method} {truth}")
+            };
+            assert_eq!(key, "reward_spec.ground_truth");
+            assert!(reason.contains(said), "{env}: {reason}");
+        }
+    }
 }
 
 mod compat {
@@ -467,6 +500,6 @@ async fn rows_of_reasoning_are_graded_by_their_verifier() {
     assert_eq!(answered(json!({"reward": "exact"}), &row, &other).await, 0.0, "unless a parameter says how to grade");
     let mut broken = row.clone();
     broken.reward_spec.insert("facts".to_owned(), json!({}));
-    let error = make("rlm", &serde_json::Map::new(), &broken).err().unwrap().to_string();
+    let error = make("rlm", &Map::new(), &broken).err().unwrap().to_string();
     assert!(error.contains("`reward_spec.facts` of row"), "{error}");
 }

@@ -259,9 +259,12 @@ fn what_cannot_be_is_refused_before_anything_is_played() {
         assert!(reason.contains(said), "{given}: {reason}");
     }
     let prepared = registry.prepare("search", &Map::new()).unwrap();
-    for (truth, said) in
-        [(json!({"target": []}), "an empty list"), (json!({"answer": "x"}), "got null"), (json!([[1]]), "a list")]
-    {
+    for (truth, said) in [
+        (json!({"target": []}), "an empty list"),
+        (json!({"answer": "x"}), "got null"),
+        (json!([[1]]), "a list"),
+        (json!(["x", " "]), "must not accept an empty answer"),
+    ] {
         let Err(EnvError::Invalid { reason, .. }) = prepared.make(&EnvRow::ask("q").with_truth(truth.clone())) else {
             panic!("{truth}")
         };

@@ -23,6 +23,14 @@ async fn started(given: Value, truth: impl Into<Value>, turns: u32) -> Box<dyn E
     env
 }
 
+#[test]
+fn an_empty_truth_is_refused() {
+    for truth in ["", " \n"] {
+        let error = make("searchcode", &params(json!({})), &EnvRow::ask("?").with_truth(truth)).err().unwrap();
+        assert!(error.to_string().contains("`reward_spec.ground_truth` must be a number or a text"), "{error}");
+    }
+}
+
 async fn turn(env: &mut Box<dyn Env>, text: &str) -> Step {
     env.step(says(text)).await.unwrap()
 }

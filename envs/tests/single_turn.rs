@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "every test file uses a part")]
 mod support;
 
+use espalier_datasets::{Prompt, Row};
 use espalier_envs::long::{LongParams, LongTask, tasks};
 use espalier_envs::{EnvRow, make};
 use serde_json::{Map, Value, json};
@@ -65,4 +66,18 @@ async fn a_generated_question_is_asked_with_its_text_in_the_prompt() {
         assert_eq!(reward("long", json!({}), &row, "Answer: 99999999").await, 0.0);
         assert_eq!(reward("long", json!({}), &row, &format!("It is {truth}\nor so")).await, 0.0);
     }
+}
+
+#[test]
+fn a_message_whose_text_stands_under_another_key_is_refused() {
+    let row = |message: Value| {
+        let messages = vec![message.as_object().cloned().unwrap()];
+        EnvRow::from_row(Row { id: "7".into(), env: None, prompt: Prompt::Messages(messages), columns: Map::new() })
+    };
+    let error = row(json!({"role": "user", "text": "How many?"})).unwrap_err().to_string();
+    let expected = "`row 7`: `prompt[0].content` is missing: the text of the message; it has `role`, `text`";
+    assert_eq!(error, expected);
+    assert!(row(json!({"role": "user", "content": ""})).is_ok());
+    let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    assert!(row(json!({"role": "assistant", "tool_calls": [call]})).is_ok());
 }

@@ -393,7 +393,9 @@ async fn a_hidden_check_answers_with_data_and_cannot_be_forged() {
     }
     for (check, expected) in [
         ("def check():\n    return 2", "from 0 to 1, got 2"),
-        ("def check():\n    return float('nan')", "check's report cannot be read"),
+        ("def check():\n    return float('nan')", "check() must give a number from 0 to 1, got nan"),
+        ("def check():\n    return '1'", "check() must give a number from 0 to 1, got '1'"),
+        ("def check():\n    return None", "must be real number, not NoneType"),
         ("x = 1", "must define check()"),
         ("def check():\n    return read('nope').strip()", "AttributeError"),
         ("import os\nos._exit(0)", "gave no report"),

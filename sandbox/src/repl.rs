@@ -17,7 +17,7 @@ use crate::journal::{HostState, WayBack};
 use crate::operation::Operation;
 use crate::run::Interrupt;
 use crate::snapshot::{self, Saved};
-use crate::{Context, Execution, Limits, Outcome, ReplOptions, Sandbox, SandboxError, names};
+use crate::{Context, Execution, Limits, Outcome, ReplOptions, Sandbox, SandboxError, Tool, names};
 
 /// Largest size of all contexts of a REPL together, bytes.
 const MAX_CONTEXT_BYTES: u64 = 1 << 30;
@@ -353,7 +353,18 @@ impl Repl {
         let request = request.to_bytes();
         match self.ask("setting up", request, self.set_up_limits(Duration::ZERO)).await? {
             Reply::Done => {}
-            Reply::Refused(reason) => return Err(SandboxError::Name { name: "a tool".to_owned(), reason }),
+            Reply::Refused(reason) => {
+                // Which one it was is in the reason, where there are several.
+                let mut sources = self.options.tools.iter().filter_map(|tool| match tool {
+                    Tool::Python { name, .. } => Some(name.clone()),
+                    Tool::Host { .. } => None,
+                });
+                let name = match (sources.next(), sources.next()) {
+                    (Some(only), None) => only,
+                    _ => "a tool".to_owned(),
+                };
+                return Err(SandboxError::Name { name, reason: reason.trim_end().to_owned() });
+            }
             _ => return Err(unexpected()),
         }
         for context in contexts {

@@ -24,6 +24,11 @@ use crate::{interrupt, output, settings};
 /// Longest line, bytes.
 const MAX_LINE: u64 = 1 << 28;
 
+/// Longest time for one line, seconds.
+const LONGEST: u64 = 1_000_000_000;
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// What became of one line.
 struct Answer {
     line: u64,
@@ -97,12 +102,14 @@ impl Grader {
     fn new(arguments: &GradeArguments, params: Map<String, Value>) -> Result<Self, Failure> {
         let registry = Registry::standard();
         let prepared = registry.prepare(&arguments.env, &params).map_err(Failure::from)?;
-        let deadline = Duration::try_from_secs_f64(arguments.timeout).ok().filter(|time| !time.is_zero());
+        // What no clock can count to is refused too.
+        let counted = |time: &Duration| !time.is_zero() && time.as_secs() <= LONGEST;
+        let deadline = Duration::try_from_secs_f64(arguments.timeout).ok().filter(counted);
         let Some(deadline) = deadline else {
             return Err(Failure::Usage {
                 what: "`--timeout`".to_owned(),
-                expected: "seconds above 0".to_owned(),
-                got: arguments.timeout.to_string(),
+                expected: "seconds above 0, at most 1e9".to_owned(),
+                got: format!("{:?}", arguments.timeout),
             });
         };
         let options = GradeOptions {
@@ -344,6 +351,10 @@ fn read(file: &str, mut input: Box<dyn BufRead + Send>, sender: &mpsc::Sender<(u
                 return Err(wrong(line, format!("is longer than {MAX_LINE} bytes")));
             }
             Ok(_) => {}
+        }
+        // Some editors begin a file with a byte order mark.
+        if line == 1 && bytes.starts_with(BYTE_ORDER_MARK) {
+            bytes.drain(..BYTE_ORDER_MARK.len());
         }
         // What is no UTF-8 is refused as a line that holds no JSON.
         if !bytes.trim_ascii().is_empty() && sender.blocking_send((line, bytes)).is_err() {

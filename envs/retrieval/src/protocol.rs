@@ -34,8 +34,11 @@ pub struct RequestBounds {
 /// Reads a request's body. The complaint says what was expected and what came.
 pub fn read_request(body: &[u8], bounds: RequestBounds) -> Result<Request, String> {
     const FORM: &str = r#"expected {"query": TEXT, "topk": N, "return_scores": true}, or "queries": [TEXT, ...]"#;
-    let value: Value =
-        serde_json::from_slice(body).map_err(|error| format!("the body is not JSON ({error}); {FORM}"))?;
+    let value: Value = espalier_json::value(body).map_err(|error| match error.classify() {
+        // A key that stands twice; all else may be in a value.
+        serde_json::error::Category::Data => format!("in the body, {error}; {FORM}"),
+        _ => format!("the body is not JSON ({error}); {FORM}"),
+    })?;
     let Value::Object(mut fields) = value else {
         return Err(format!("the body is {}; {FORM}", kind(&value)));
     };
@@ -188,6 +191,8 @@ mod tests {
             ("{}", "`query` is missing"),
             (r#"{"query": 3}"#, "`query` must be a text, got a number"),
             (r#"{"query": "a", "queries": []}"#, "exclude each other"),
+            (r#"{"query": "a", "query": "b"}"#, "in the body, the key `query` stands there twice at line 1 column 22"),
+            (r#"{"query": "a", "topk": 1e999}"#, "number out of range"),
             (r#"{"queries": ["a", null]}"#, "`queries[1]` must be a text, got null"),
             (r#"{"queries": ["a", "b", "c", "d"]}"#, "may hold 3 texts, got 4"),
             (r#"{"query": "a", "topk": 0}"#, "from 1 to 100, got `0`"),

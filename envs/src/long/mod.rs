@@ -27,6 +27,7 @@ use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
 use crate::rlm::grading::{self, Leniency, RewardKind};
 use crate::rlm::parsed_answer;
+use crate::rlm::task::checked;
 use crate::row::EnvRow;
 
 pub use espalier_procedural::long::verify;
@@ -108,6 +109,9 @@ impl EnvKind for Long {
             .reward
             .or_else(|| row.reward_spec.get("method").and_then(|method| RewardKind::from_method(method.as_str()?)))
             .unwrap_or(RewardKind::Exact);
+        if kind != RewardKind::NonEmpty {
+            checked(kind, row, &id)?;
+        }
         Ok(Box::new(Episode { id, kind, row: row.clone(), answer: None, reward: 0.0 }))
     }
 }

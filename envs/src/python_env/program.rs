@@ -137,7 +137,7 @@ impl Program {
         let mut said = ask(&mut repl, request, &file, &limits).await.map_err(|said| match said {
             Said::Wrong { place, reason } if place.is_empty() => file.invalid(&file.name, reason),
             Said::Wrong { place, reason } => file.invalid(&place, reason),
-            Said::Ended(reason) => file.invalid(&file.name, reason),
+            Said::Ended(reason) => file.invalid(&file.name, format!("cannot be loaded: {reason}")),
             Said::Failed(reason) => EnvError::Failed { env: file.id.clone(), reason },
         })?;
         let declared = Declared {

@@ -54,6 +54,18 @@ pub fn grade(
     Ok(f64::from(u8::from(right)))
 }
 
+/// Why a truth cannot be compared with in this way, whatever the answer.
+pub fn check(kind: RewardKind, truth: &serde_json::Value) -> Result<(), String> {
+    match (kind, truth) {
+        (RewardKind::Numeric, truth) => number(truth).map(|_| ()),
+        (RewardKind::Contains, serde_json::Value::Array(items)) if !items.is_empty() => {
+            items.iter().try_for_each(|item| check(kind, item))
+        }
+        (RewardKind::Contains, truth) => contains("", truth, Leniency::default()).map(|_| ()),
+        (RewardKind::Exact | RewardKind::NonEmpty, _) => Ok(()),
+    }
+}
+
 fn exact(answer: &FinalAnswer, truth: &serde_json::Value, leniency: Leniency) -> bool {
     match truth {
         serde_json::Value::String(truth) => same_text(answer.text.trim(), truth.trim(), leniency.ignore_case),
@@ -140,14 +152,19 @@ fn contains(text: &str, truth: &serde_json::Value, leniency: Leniency) -> Result
     }
 }
 
-fn is_number(answer: &FinalAnswer, truth: &serde_json::Value) -> Result<bool, String> {
-    let truth = match truth {
+/// The number that a truth is.
+fn number(truth: &serde_json::Value) -> Result<numeric::Number, String> {
+    match truth {
         serde_json::Value::Number(number) => numeric::parse(&number.to_string()),
         // A worked solution as truth: its announced answer.
         serde_json::Value::String(text) => numeric::parse(text).or_else(|| numeric::worked_answer(text, false)),
         _ => None,
     }
-    .ok_or_else(|| format!("`numeric` compares with a number, got `{truth}`"))?;
+    .ok_or_else(|| format!("`numeric` compares with a number, got `{truth}`"))
+}
+
+fn is_number(answer: &FinalAnswer, truth: &serde_json::Value) -> Result<bool, String> {
+    let truth = number(truth)?;
     if matches!(answer.value, Value::Bool(_)) {
         return Ok(false);
     }

@@ -111,7 +111,7 @@ pub trait RlmTask: Send + Sync {
                 |(key, reason): (&str, String)| EnvError::Invalid { env: env.to_owned(), key: key.to_owned(), reason };
             reasoning::verifier(row).map_err(invalid)?;
         } else if row.graded && reward_kind(row, params) != RewardKind::NonEmpty {
-            row.truth(env)?;
+            checked(reward_kind(row, params), row, env)?;
         }
         Ok(())
     }
@@ -165,6 +165,16 @@ fn reward_kind(row: &EnvRow, params: &Params) -> RewardKind {
         .reward
         .or_else(|| row.reward_spec.get("method").and_then(|method| RewardKind::from_method(method.as_str()?)))
         .unwrap_or(if params.compat == Some(Compat::Skyrl) { RewardKind::NonEmpty } else { RewardKind::Exact })
+}
+
+/// Refuses a truth that no answer can be compared with.
+pub(crate) fn checked(kind: RewardKind, row: &EnvRow, env: &str) -> Result<(), EnvError> {
+    let truth = row.truth(env)?;
+    grading::check(kind, truth).map_err(|reason| EnvError::Invalid {
+        env: env.to_owned(),
+        key: "reward_spec.ground_truth".to_owned(),
+        reason: format!("cannot be graded by in row `{}`: {reason}", row.id),
+    })
 }
 
 /// A truth that is missing.

@@ -159,6 +159,13 @@ impl EnvKind for Search {
 
     fn make(&self, params: &Arc<Params>, row: &EnvRow) -> Result<Box<dyn Env>, EnvError> {
         let accepted = accepted(row)?;
+        if params.compat.is_none() && accepted.iter().any(|text| text.trim().is_empty()) {
+            return Err(EnvError::Invalid {
+                env: ID.to_owned(),
+                key: "reward_spec.ground_truth".to_owned(),
+                reason: format!("must not accept an empty answer, got one in row `{}`", row.id),
+            });
+        }
         Ok(Box::new(env::Episode::new(params.clone(), accepted)))
     }
 }

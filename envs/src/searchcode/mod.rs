@@ -187,6 +187,13 @@ impl EnvKind for SearchCode {
             Value::String(text) if params.compat.is_some() => Truth::Original(Some(text.clone())),
             // Python's text is never equal to something else.
             _ if params.compat.is_some() => Truth::Original(None),
+            Value::String(text) if text.trim().is_empty() => {
+                return Err(EnvError::Invalid {
+                    env: ID.to_owned(),
+                    key: "reward_spec.ground_truth".to_owned(),
+                    reason: format!("must be a number or a text, got an empty one in row `{}`", row.id),
+                });
+            }
             Value::String(text) => match numeric::parse(text.trim()) {
                 Some(number) => Truth::Number(number),
                 None => Truth::Text(text.clone()),

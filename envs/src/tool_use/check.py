@@ -4,7 +4,7 @@ import os, sys
 # First of all: no folder that the agent's code can write to is one that modules come from.
 home = os.getcwd()
 sys.path[:] = [path for path in sys.path if path not in ("", ".") and not (path + "/").startswith(home + "/")]
-import contextlib, errno, json, resource, signal, stat, subprocess, tempfile, threading
+import contextlib, errno, json, math, resource, signal, stat, subprocess, tempfile, threading
 
 folder = os.path.join(home, "workspace")
 # Most that is read of an output or a file: bytes, characters.
@@ -160,7 +160,11 @@ def play():
         check = space.get("check")
         if not callable(check):
             raise TypeError("the check must define check()")
-        report["reward"] = float(check())
+        given = check()
+        # Texts that look like numbers are a mistake of the check's, and `nan` is no JSON.
+        if isinstance(given, (str, bytes, bytearray)) or not math.isfinite(given):
+            raise TypeError("check() must give a number from 0 to 1, got " + repr(given)[:100])
+        report["reward"] = float(given)
     except AssertionError as error:
         report["reward"], report["note"] = 0.0, str(error)[:500]
     except BaseException as error:

@@ -7,9 +7,11 @@ use serde_json::Value;
 
 use super::files::{FileLimits, Files, plain};
 use super::python;
+use crate::computing::reading;
 use crate::env::EnvError;
 use crate::rlm::RewardKind;
 use crate::rlm::grading::{Leniency, grade};
+use crate::rlm::task::checked;
 use crate::row::{EnvRow, text_answer};
 
 /// How a row is graded.
@@ -84,6 +86,7 @@ pub fn check(row: &EnvRow, env: &str) -> Result<Check, EnvError> {
     match method {
         "exact" | "numeric" | "contains" => {
             let kind = RewardKind::from_method(method).unwrap_or(RewardKind::Exact);
+            checked(kind, row, env)?;
             Ok(Check::Answer(kind, row.truth(env)?.clone()))
         }
         "files" => {
@@ -123,7 +126,11 @@ impl Check {
         mark: &str,
     ) -> Result<(f64, Option<String>), String> {
         match self {
-            Self::Answer(kind, truth) => Ok((grade(*kind, Leniency::default(), &text_answer(answer), truth)?, None)),
+            Self::Answer(kind, truth) => {
+                let (kind, truth, answer) = (*kind, truth.clone(), text_answer(answer));
+                let reward = reading(answer.text.len(), move || grade(kind, Leniency::default(), &answer, &truth));
+                Ok((reward.await?, None))
+            }
             Self::Files(wanted) => {
                 let wrong: Vec<&str> = wanted
                     .iter()

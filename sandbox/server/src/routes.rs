@@ -25,7 +25,7 @@ use crate::options::ServerOptions;
 use crate::session::{Attached, Progress, ToClient};
 use crate::sessions::Sessions;
 use crate::value;
-use crate::wire::{self, Bind, Bound, Create, Execute, Fork, Get, Restore, Return, Wait};
+use crate::wire::{self, Bind, Bound, Create, Execute, Fork, Get, Nothing, Restore, Return, Wait};
 
 /// Bytes from which a body is parsed on a thread of its own, so that others are answered meanwhile.
 const LARGE: usize = 64 << 10;
@@ -327,7 +327,13 @@ async fn fork(
     Ok((StatusCode::CREATED, Json(described(&session, &server))).into_response())
 }
 
-async fn snapshot(State(server): Shared, Found(session): Found, headers: HeaderMap) -> Result<Response, ApiError> {
+async fn snapshot(
+    State(server): Shared,
+    Found(session): Found,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let (Nothing {}, _room) = server.body(body, |bytes| wire::read::<Nothing>(&bytes)).await?;
     let bytes = session.work("writing a snapshot", |repl| repl.snapshot().boxed()).await?;
     let (length, most) = (bytes.len(), server.options.max_body_bytes);
     if length > most {
@@ -378,7 +384,8 @@ async fn variables(Found(session): Found) -> Result<Response, ApiError> {
     Ok(Json(wire::variables(&variables)).into_response())
 }
 
-async fn reset(Found(session): Found) -> Result<Response, ApiError> {
+async fn reset(State(server): Shared, Found(session): Found, body: Body) -> Result<Response, ApiError> {
+    let (Nothing {}, _room) = server.body(body, |bytes| wire::read::<Nothing>(&bytes)).await?;
     session.work("being reset", |repl| repl.reset().boxed()).await?;
     Ok(Json(json!({"reset": true})).into_response())
 }

@@ -3,6 +3,8 @@
 //! JSON has no tuples, sets, bytes or non-text keys. Those become the nearest JSON: arrays for tuples and sets, an
 //! object `{"bytes": base64}` for bytes, the key's `repr`-like text for keys, text for what JSON numbers cannot hold.
 
+use std::collections::HashSet;
+
 use base64::Engine as _;
 use espalier_sandbox::Value;
 use espalier_sandbox_protocol::codec::MAX_DEPTH;
@@ -49,7 +51,7 @@ pub fn parse(json: &RawValue) -> Result<Value, String> {
 }
 
 /// An object's entries, in order.
-struct Entries<'a>(Vec<(String, &'a RawValue)>);
+pub(crate) struct Entries<'a>(pub(crate) Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
@@ -81,6 +83,10 @@ fn read(text: &str, depth: usize) -> Result<Value, String> {
     Ok(match text.as_bytes().first() {
         Some(b'{') => {
             let Entries(entries) = serde_json::from_str(text).map_err(broken)?;
+            let mut keys = HashSet::with_capacity(entries.len());
+            if let Some((twice, _)) = entries.iter().find(|(key, _)| !keys.insert(key.as_str())) {
+                return Err(format!("the key `{twice}` stands there twice"));
+            }
             let entries = entries.into_iter().map(|(key, value)| Ok((Value::Str(key), read(value.get(), depth + 1)?)));
             Value::Dict(entries.collect::<Result<_, String>>()?)
         }
@@ -128,6 +134,14 @@ mod tests {
         }
         assert!(from_text("1e999").unwrap_err().starts_with("`1e999`"));
         assert_eq!(from_text("1e-999").unwrap(), Value::Float(0.0), "too small is nothing");
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_is_refused() {
+        for text in [r#"{"a": 1, "a": 1}"#, r#"[{"b": {"a": 1, "\u0061": 2}}]"#] {
+            assert_eq!(from_text(text).unwrap_err(), "the key `a` stands there twice", "{text}");
+        }
+        assert!(from_text(r#"{"a": {"a": 1}}"#).is_ok());
     }
 
     #[test]

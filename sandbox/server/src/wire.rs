@@ -7,13 +7,13 @@ use std::time::Duration;
 use espalier_sandbox::{
     Context, Execution, HostCall, HostCalls, Limits, Outcome, Policy, ReplOptions, Tool, Value, VariableInfo,
 };
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json, json};
 
 use crate::error::ApiError;
-use crate::value;
+use crate::value::{self, Entries};
 
 /// Functions of the scaffold that the client may serve.
 pub const FUNCTIONS: [&str; 4] = ["llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"];
@@ -29,7 +29,7 @@ pub type Answer = Map<String, Json>;
 #[serde(default, deny_unknown_fields)]
 pub struct Create {
     policy: Policy,
-    limits: Map<String, Json>,
+    limits: Asked,
     seed: u64,
     deterministic: bool,
     echo: bool,
@@ -39,6 +39,40 @@ pub struct Create {
     functions: Vec<String>,
     tools: Vec<ToolSpec>,
 }
+
+/// Limits by name, none of them twice.
+#[derive(Clone, Debug, Default)]
+struct Asked(Map<String, Json>);
+
+impl<'de> Deserialize<'de> for Asked {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Once;
+        impl<'de> Visitor<'de> for Once {
+            type Value = Asked;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Asked, A::Error> {
+                let mut asked = Map::new();
+                while let Some((key, value)) = map.next_entry::<String, Json>()? {
+                    if asked.contains_key(&key) {
+                        return Err(A::Error::custom(format!("the key `{key}` stands there twice")));
+                    }
+                    asked.insert(key, value);
+                }
+                Ok(Asked(asked))
+            }
+        }
+        input.deserialize_map(Once)
+    }
+}
+
+/// A body that says nothing: `POST /v1/repls/{repl}/reset` and `.../snapshot`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
 
 /// A function of the client's, or one written in Python.
 #[derive(Debug, Deserialize)]
@@ -57,7 +91,7 @@ pub struct Restore {
     /// The snapshot, base64.
     pub snapshot: String,
     #[serde(default)]
-    limits: Map<String, Json>,
+    limits: Asked,
     #[serde(default, deserialize_with = "present")]
     context: Option<Box<RawValue>>,
     #[serde(default)]
@@ -157,7 +191,52 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     if first != Some(&b'{') {
         return Err(ApiError::request("expected a JSON object as the body"));
     }
-    serde_json::from_slice(body).map_err(|error| ApiError::request(format!("the body is not as expected: {error}")))
+    serde_json::from_slice(body).map_err(|error| ApiError::request(complaint(body, &error)))
+}
+
+/// What is wrong with a body: the key, what was expected, what came.
+fn complaint(body: &[u8], error: &serde_json::Error) -> String {
+    // Numbers that no float holds count as bad syntax, and stand in a value all the same.
+    let Ok(Entries(entries)) = serde_json::from_slice(body) else {
+        return format!("the body is no JSON object: {error}");
+    };
+    let before: usize =
+        body.split_inclusive(|byte| *byte == b'\n').take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
+    let at = before + error.column();
+    let start = body.as_ptr() as usize;
+    let within = |value: &RawValue| {
+        let from = value.get().as_ptr() as usize - start;
+        (from..=from + value.get().len()).contains(&at)
+    };
+    let key = entries.iter().find(|(_, value)| within(value)).map(|(key, _)| format!("`{key}`"));
+    format!("{}: {}", key.as_deref().unwrap_or("the body"), plainly(error))
+}
+
+/// What serde says of a value, without the names of Rust's types.
+fn plainly(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
+    let mismatch = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
+    let Some((got, expected)) = mismatch.and_then(|mismatch| mismatch.rsplit_once(", expected ")) else {
+        return message.to_owned();
+    };
+    let expected = match expected {
+        "u64" | "u32" | "usize" => "a whole number from 0",
+        "f64" => "a number",
+        "a string" => "a text",
+        "a boolean" => "true or false",
+        "a map" => "an object",
+        "a sequence" => "a list",
+        other if other.starts_with("struct ") => "an object",
+        other => other,
+    };
+    let value = ["integer ", "floating point ", "boolean ", "string "].iter().find_map(|kind| got.strip_prefix(kind));
+    let got = match (got, value) {
+        ("sequence", _) => "a list",
+        ("map", _) => "an object",
+        (got, value) => value.unwrap_or(got),
+    };
+    format!("expected {expected}, got {got}")
 }
 
 fn context(json: &RawValue, what: &str) -> Result<Context, ApiError> {
@@ -176,13 +255,26 @@ fn contexts(one: Option<&RawValue>, many: &[Box<RawValue>]) -> Result<Vec<Contex
 const LEAST_MEMORY: u64 = 1 << 20;
 
 /// What is asked for over what the server gives; the stricter of both holds.
-fn limits(asked: Map<String, Json>, given: &Limits) -> Result<Limits, ApiError> {
+fn limits(Asked(asked): Asked, given: &Limits) -> Result<Limits, ApiError> {
     let wrong = |reason: String| ApiError::request(format!("`limits`: {reason}"));
     let Ok(Json::Object(mut merged)) = serde_json::to_value(given) else {
         return Err(ApiError::internal("the server's limits cannot be written"));
     };
-    merged.extend(asked);
-    let limits: Limits = serde_json::from_value(Json::Object(merged)).map_err(|error| wrong(error.to_string()))?;
+    let own = merged.clone();
+    // One by one, so that a message names the one that is wrong.
+    for (name, value) in asked {
+        let mut alone = own.clone();
+        alone.insert(name.clone(), value.clone());
+        serde_json::from_value::<Limits>(Json::Object(alone)).map_err(|error| {
+            if own.contains_key(&name) {
+                ApiError::request(format!("`limits.{name}`: {}", plainly(&error)))
+            } else {
+                wrong(plainly(&error))
+            }
+        })?;
+        merged.insert(name, value);
+    }
+    let limits: Limits = serde_json::from_value(Json::Object(merged)).map_err(|error| wrong(plainly(&error)))?;
     let nothing = [
         ("block", limits.block.is_zero()),
         ("set_up", limits.set_up.is_zero()),
@@ -249,7 +341,9 @@ impl Restore {
 }
 
 fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ApiError> {
-    let wrong = |seconds| ApiError::request(format!("`{name}` must be a positive number of seconds, got {seconds}"));
+    let wrong = |seconds: f64| {
+        ApiError::request(format!("`{name}` must be a number of seconds from 0 to 1e19, got {seconds:?}"))
+    };
     given.map(|seconds| Duration::try_from_secs_f64(seconds).map_err(|_| wrong(seconds))).transpose()
 }
 

@@ -56,9 +56,10 @@ impl Comparison<'_> {
             (Value::Numeral { digits, base }, Value::Numeral { digits: other, base: other_base }) => {
                 (digits == other && base == other_base).into()
             }
-            (Value::Numeral { digits, .. }, Value::Expr(expr)) | (Value::Expr(expr), Value::Numeral { digits, .. }) => {
+            (Value::Numeral { digits, base }, Value::Expr(expr))
+            | (Value::Expr(expr), Value::Numeral { digits, base }) => {
                 // A numeral whose base was left out. One digit says nothing of a base: `5_6` is no 5.
-                let left_out = digits.trim_start_matches('-').len() > 1;
+                let left_out = base == "10" || digits.trim_start_matches('-').len() > 1;
                 let same = |value: BigRational| digits_of(&value).is_some_and(|other| other == *digits);
                 (left_out && expr.as_rational().is_some_and(same)).into()
             }

@@ -47,6 +47,36 @@ async fn bad_requests_are_refused_with_what_was_expected() {
         let (status, answer) = server.send(Method::POST, path, body.to_owned()).await;
         assert_eq!((status.as_u16(), &answer["error"]["type"]), (400, &json!("request")), "{body}: {answer}");
     }
+    for (path, body, said) in [
+        ("/v1/repls", r#"{"echo": true, "seed": 1.5}"#, "`seed`: expected a whole number from 0, got `1.5`"),
+        ("/v1/repls", r#"{"seed": 1e999}"#, "`seed`: number out of range"),
+        ("/v1/repls", r#"{"limits": []}"#, "`limits`: expected an object, got a list"),
+        ("/v1/repls", r#"{"limits": {"block": "5"}}"#, "`limits.block`: expected a number, got \"5\""),
+        (
+            "/v1/repls",
+            r#"{"limits": {"block": 1e300}}"#,
+            "`limits.block`: expected a number of seconds from 0 to 1e19, got 1e300",
+        ),
+        ("/v1/repls", r#"{"limits": {"grace": 1, "grace": 2}}"#, "`limits`: the key `grace` stands there twice"),
+        ("/v1/repls", r#"{"context": [{"a": 1, "a": 2}]}"#, "`context`: the key `a` stands there twice"),
+        ("/v1/repls", r#"{"tools": [{"name": 5}]}"#, "`tools`: expected a text, got `5`"),
+        ("/v1/repls", r#"{"seed": 1, "seed": 2}"#, "the body: duplicate field `seed`"),
+        ("/v1/repls", "{\"echo\":\n \"yes\"}", "`echo`: expected true or false, got \"yes\""),
+        ("/v1/repls", "{", "the body is no JSON object: EOF while parsing an object"),
+        (&execute, "{}", "the body: missing field `code`"),
+        (&execute, r#"{"code": "1", "timeout_s": 1e300}"#, "from 0 to 1e19, got 1e300"),
+        (&bind, r#"{"name": "x", "value": {"a": 1, "a": 2}}"#, "`value` of `x`: the key `a` stands there twice"),
+        (&path("reset"), r#"{"seed": 1}"#, "the body: unknown field `seed`"),
+        (&path("snapshot"), r#"{"x": 1}"#, "the body: unknown field `x`"),
+    ] {
+        let (status, answer) = server.send(Method::POST, path, body.to_owned()).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(status == 400 && message.contains(said), "{body}: {answer}");
+    }
+    let nameless = json!({"tools": [{"name": "t", "source": "x = 1"}]});
+    let (_, answer) = server.send(Method::POST, "/v1/repls", nameless.to_string()).await;
+    let expected = "`t` cannot be bound: ValueError: the source of the tool `t` must bind the name `t`";
+    assert_eq!(answer["error"]["message"], expected);
     let deep = format!(r#"{{"context": {}1{}}}"#, "[".repeat(70), "]".repeat(70));
     assert_eq!(server.send(Method::POST, "/v1/repls", deep).await.0, 400);
     let deeper = format!(r#"{{"context": {}1{}}}"#, "[".repeat(50_000), "]".repeat(50_000));
