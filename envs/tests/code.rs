@@ -529,6 +529,13 @@ fn tests_that_test_nothing_are_refused() {
     empty.columns.insert("test_setup_code".to_owned(), json!("import math"));
     let empty = error("code", &empty);
     assert!(empty.contains("`test_list` is empty"), "{empty}");
+    for answer in ["5", "'five'", "[1, 2]\n# that is it", "True", "pass"] {
+        let stated = error("code", &EnvRow::ask("How many?").with_truth(answer));
+        assert!(stated.contains("`test` only states a value in row"), "{stated}");
+    }
+    for test in ["assert f() == 5", "f()", "5\nassert f() == 5"] {
+        assert!(make("code", &serde_json::Map::new(), &EnvRow::ask("?").with_truth(test)).is_ok(), "{test}");
+    }
 }
 
 #[test]

@@ -85,7 +85,13 @@ mod seconds {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
         let seconds = f64::deserialize(input)?;
-        Duration::try_from_secs_f64(seconds)
-            .map_err(|_| D::Error::custom(format!("expected a number of seconds from 0 to 1e19, got {seconds:?}")))
+        Duration::try_from_secs_f64(seconds).map_err(|_| {
+            // What no clock can count to is written short.
+            D::Error::custom(if seconds > 1e15 {
+                format!("expected a number of seconds below 1e19, got {seconds:e}")
+            } else {
+                format!("expected a positive number of seconds, got {seconds}")
+            })
+        })
     }
 }

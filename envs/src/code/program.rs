@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use super::{answer, grader, wasm};
 use crate::env::{Action, Env, EnvContext, EnvError, Metrics, Step};
 use crate::registry::{ColumnSpec, EnvKind, EnvSpec, ParamSpec};
+use crate::rlm::literal;
 use crate::row::EnvRow;
 use crate::thinking;
 
@@ -196,6 +197,11 @@ impl Problem {
             let column = if shown.is_empty() { "test" } else { "test_list" };
             return Err(invalid(column, format!("is empty in row `{}`: anything would pass", row.id)));
         }
+        if tests.iter().all(|(name, test)| name == "setup" || cannot_fail(test)) {
+            let column = if shown.is_empty() { "test" } else { "test_list" };
+            let reason = format!("only states a value in row `{}`, and tests nothing: anything would pass", row.id);
+            return Err(invalid(column, reason));
+        }
         Ok(Self { prompt: row.question(), entry, tests, shown })
     }
 
@@ -251,6 +257,12 @@ fn is_definition(line: &str, name: &str) -> bool {
 /// Whether there is nothing but blanks and comments.
 fn says_nothing(source: &str) -> bool {
     source.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'))
+}
+
+/// Whether there are only values: an answer where a test should be.
+fn cannot_fail(source: &str) -> bool {
+    let nothing = |line: &str| line.is_empty() || line.starts_with('#') || line == "pass";
+    source.lines().map(str::trim).all(|line| nothing(line) || literal(line).is_some())
 }
 
 /// Whether a text returns from a function that it does not define, so that it is the body of one.
