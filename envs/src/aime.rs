@@ -109,7 +109,7 @@ impl EnvKind for Aime {
         let grader = match (params.strict_box, params.compat) {
             (true, _) => Grader::StrictBox(text),
             (false, Some(Compat::Skyrl)) => Grader::Skyrl(text),
-            (false, None) => Grader::Equivalence(read_truth(ID, key, value, row)?),
+            (false, None) => Grader::Equivalence(Box::new(read_truth(ID, key, value, row)?)),
         };
         Ok(Box::new(Episode { compat: params.compat.is_some(), grader: Arc::new(grader), metrics: Metrics::new() }))
     }
@@ -121,7 +121,7 @@ fn written(truth: &Value) -> String {
 }
 
 enum Grader {
-    Equivalence(Truth),
+    Equivalence(Box<Truth>),
     Skyrl(String),
     StrictBox(String),
 }

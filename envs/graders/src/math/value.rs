@@ -563,8 +563,8 @@ fn ambiguous(node: &Node) -> bool {
         | Node::Mul(nodes)
         | Node::Call(_, nodes)
         | Node::Tuple { items: nodes, .. }
-        | Node::Point { items: nodes, .. } => nodes.iter().any(ambiguous),
-        Node::Relation(nodes, _) => nodes.iter().any(ambiguous),
+        | Node::Point { items: nodes, .. }
+        | Node::Relation(nodes, _) => nodes.iter().any(ambiguous),
         Node::Div(left, right) | Node::Pow(left, right) => ambiguous(left) || ambiguous(right),
         _ => false,
     }
