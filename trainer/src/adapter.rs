@@ -20,7 +20,7 @@ use crate::error::TrainError;
 use crate::files::{PendingFolder, SafetensorsReader, SafetensorsWriter, read_json, write_json};
 use crate::lora::LoraConfig;
 use crate::manifest::{self, Manifest};
-use crate::model::TrainModel;
+use crate::model::{TrainModel, Visit};
 use crate::optimizer::{AdamW, OptimizerConfig};
 use crate::peft;
 
@@ -66,6 +66,18 @@ impl Adapter {
     /// How it was made.
     pub fn lora(&self) -> &LoraConfig {
         &self.model.options().lora
+    }
+
+    /// The largest of its weights in magnitude; not a number where one is none.
+    pub fn largest(&self) -> Result<f64, TrainError> {
+        let mut largest = 0.0_f64;
+        self.model.visit(Visit::Trained, &mut |_, value| {
+            let own = value.f_abs()?.f_max()?.f_double_value(&[])?;
+            // `max` would pass over what is no number.
+            largest = if own.is_nan() || largest.is_nan() { f64::NAN } else { largest.max(own) };
+            Ok(())
+        })?;
+        Ok(largest)
     }
 
     /// Bytes of its weights, gradients and moments.

@@ -34,6 +34,10 @@ use crate::shelf::Shelf;
 
 /// Numerator of every adapter's scaling: the wire has none, and the service uses this one.
 const ALPHA: f64 = 32.0;
+/// Most targets of one request, and most numbers of its answer.
+const MOST_TARGETS: usize = 1 << 20;
+/// Largest weight of a checkpoint: the largest IEEE half, in which the engine keeps adapters.
+const LARGEST: f64 = 65504.0;
 /// Adapters of checkpoints that are kept ready to read prompts with.
 const READERS: usize = 4;
 
@@ -206,7 +210,7 @@ impl Learning {
             match job {
                 Job::Operation(operation, cancel, answer) => {
                     if !cancel.is_cancelled() {
-                        let _ = answer.send(self.guarded(&operation));
+                        let _ = answer.send(self.guarded(&operation, &cancel));
                     }
                 }
                 Job::Read(weights, tokens, cancel, answer) => {
@@ -230,8 +234,8 @@ impl Learning {
         }
     }
 
-    fn guarded(&mut self, operation: &Operation) -> Result<Outcome, OperationError> {
-        let done = catch_unwind(AssertUnwindSafe(|| self.execute(operation)));
+    fn guarded(&mut self, operation: &Operation, cancel: &CancellationToken) -> Result<Outcome, OperationError> {
+        let done = catch_unwind(AssertUnwindSafe(|| self.execute(operation, cancel)));
         done.unwrap_or_else(|panic| {
             // Nobody knows what state it was left in.
             if let Some(model) = operation.model() {
@@ -242,17 +246,17 @@ impl Learning {
         })
     }
 
-    fn execute(&mut self, operation: &Operation) -> Result<Outcome, OperationError> {
+    fn execute(&mut self, operation: &Operation, cancel: &CancellationToken) -> Result<Outcome, OperationError> {
         self.clock += 1;
         let Some(model) = operation.model() else {
             return Err(OperationError::server("samples are not for the thread that trains"));
         };
         // The place before is finished for everybody when the next is begun: only then may its effect be kept.
         if self.spent.get(&model).is_some_and(|spent| *spent > self.options.keep_after) {
-            self.keep(&model)?;
+            self.try_to_keep(&model);
         }
         let begun = Instant::now();
-        let done = self.perform(operation);
+        let done = self.perform(operation, cancel);
         if operation.changes_model() {
             *self.spent.entry(model.clone()).or_default() += begun.elapsed();
         }
@@ -261,11 +265,20 @@ impl Learning {
             self.known.all().insert(model.clone(), Progress { reached: operation.seq(), kept });
             // The checkpoint may be gone when this would have to be done again; doing it twice changes nothing.
             if matches!(operation, Operation::LoadWeights(_)) && done.is_ok() {
-                self.keep(&model)?;
+                self.try_to_keep(&model);
             }
         }
-        self.make_room(&model)?;
+        // What was done is done: a disk that takes nothing is no failure of this operation, or of this model.
+        if let Err(error) = self.make_room(&model) {
+            tracing::error!(%error, "adapters that do not fit stay in memory");
+        }
         done
+    }
+
+    fn try_to_keep(&mut self, model: &ModelId) {
+        if let Err(error) = self.keep(model) {
+            tracing::error!(%error, %model, "a model was not kept: after a crash more has to be done again");
+        }
     }
 
     fn progress_of(&self, model: &ModelId) -> Option<Progress> {
@@ -284,10 +297,10 @@ impl Learning {
         Ok(())
     }
 
-    fn perform(&mut self, operation: &Operation) -> Result<Outcome, OperationError> {
+    fn perform(&mut self, operation: &Operation, cancel: &CancellationToken) -> Result<Outcome, OperationError> {
         Ok(match operation {
             Operation::CreateModel(request) => self.create(request)?,
-            Operation::ForwardBackward(request) => self.forward_backward(request)?,
+            Operation::ForwardBackward(request) => self.forward_backward(request, cancel)?,
             Operation::OptimStep(request) => {
                 let Some(adam) = request.adam_params else {
                     return Err(OperationError::user("`optimizer_params`: only AdamW is served; send `adam_params`"));
@@ -365,18 +378,40 @@ impl Learning {
         }
     }
 
-    fn forward_backward(&mut self, request: &ForwardBackward) -> Result<Outcome, OperationError> {
+    fn forward_backward(
+        &mut self,
+        request: &ForwardBackward,
+        cancel: &CancellationToken,
+    ) -> Result<Outcome, OperationError> {
         let config = self.base.config();
         let (vocab, context) = (config.vocab as u32, config.context as u32);
         let loss = Loss::read(&request.loss_fn, &request.config).map_err(OperationError::user)?;
         let read = |(index, datum)| Example::read(datum, index, loss, vocab, context);
         let examples: Vec<Example> =
             request.data.iter().enumerate().map(read).collect::<Result<_, _>>().map_err(OperationError::user)?;
+        let mut targets = 0;
+        for (index, example) in examples.iter().enumerate() {
+            targets += example.places();
+            if targets > MOST_TARGETS {
+                let reason =
+                    format!("expected at most {MOST_TARGETS} targets in a request, those that are not named included");
+                return Err(OperationError::user(format!("`data[{index}].loss_fn_inputs.target_tokens`: {reason}")));
+            }
+        }
         let tokens = self.options.micro_batch_tokens;
         let adapter = self.adapter(&request.model_id)?;
         // What is there already stays apart, so that a request that fails takes nothing along.
         let before = adapter.model.take_gradients();
-        let done = batches(&mut adapter.model, &examples, loss, tokens, request.forward_only);
+        let mut done = batches(&mut adapter.model, &examples, loss, tokens, request.forward_only, cancel);
+        if done.is_ok() && !request.forward_only {
+            // Found here, where it can be said whose it is, and not at the step.
+            let norm = adapter.model.gradient_norm().map_err(failure)?;
+            if !norm.is_finite() {
+                let reason =
+                    format!("`data`: the gradients of this request have the norm {norm}: its numbers are too large");
+                done = Err(OperationError::user(reason));
+            }
+        }
         if done.is_err() || request.forward_only {
             adapter.model.zero_gradients();
         }
@@ -391,6 +426,14 @@ impl Learning {
         let keep = if path.kind == CheckpointKind::Training { Keep::Moments } else { Keep::Weights };
         let base = self.name.clone();
         let adapter = self.adapter(&path.model)?;
+        let largest = adapter.largest().map_err(failure)?;
+        if largest.is_nan() || largest > LARGEST {
+            let reason = format!(
+                "expected weights up to {LARGEST}, which is what a sampler can hold, got {largest}: load a checkpoint \
+                                  from before, and train with smaller steps"
+            );
+            return Err(OperationError::user(reason));
+        }
         remove(&draft)?;
         let size = adapter.save(&draft, &base, keep).map_err(failure)?;
         remove(&folder)?;
@@ -479,6 +522,7 @@ fn batches(
     loss: Loss,
     max_tokens: usize,
     forward_only: bool,
+    cancel: &CancellationToken,
 ) -> Result<Losses, OperationError> {
     let rows: Vec<AskedRow<'_>> = examples.iter().map(|e| AskedRow { tokens: &e.tokens, asked: &e.asked }).collect();
     // A token that is asked for many targets costs as many rows of the output layer.
@@ -487,6 +531,9 @@ fn batches(
         examples.iter().map(|_| TargetLogprobs { values: Vec::new(), targets: 0 }).collect();
     let mut total = 0.0;
     for group in plan(&lengths, max_tokens, 1).into_iter().flatten() {
+        if cancel.is_cancelled() {
+            return Err(OperationError::user("the request was cancelled, or its session ended"));
+        }
         let batch = MicroBatch::asked(&rows, &group).map_err(torch)?;
         let columns = Columns::new(batch.rows.iter().map(|row| &examples[*row]).collect());
         let mut kept = None;
@@ -557,11 +604,9 @@ fn optimize(adapter: &mut Adapter, adam: &AdamParams) -> Result<Outcome, Operati
     };
     adapter.optimizer.set_config(config).map_err(failure)?;
     let step = adapter.optimizer.step(&mut adapter.model, 0).map_err(failure)?;
+    // Each request's gradients were finite; their sum may not be. It is left out, and counted.
     if step.skipped {
-        return Err(OperationError::user(format!(
-            "the norm of the gradients is {}: the step was left out, and the gradients are forgotten",
-            step.grad_norm
-        )));
+        return Ok(Outcome::OptimStep([("skipped_steps:sum".to_owned(), 1.0)].into()));
     }
     Ok(Outcome::OptimStep([("grad_norm:mean".to_owned(), step.grad_norm)].into()))
 }
@@ -607,10 +652,19 @@ fn torch(error: tch::TchError) -> OperationError {
     OperationError::server(format!("torch failed: {error}"))
 }
 
-/// Whose fault an error is. What the client chose is named by the learner itself before.
+/// Whose fault an error is. What the client chose is named by the learner itself before. What names files of this machine is
+/// for its log.
 fn failure(error: TrainError) -> OperationError {
     match &error {
         TrainError::Config { .. } => OperationError::user(error.to_string()),
+        TrainError::Io { .. } | TrainError::Exists { .. } | TrainError::Model(_) => {
+            tracing::error!(%error, "an operation failed");
+            OperationError::server("the server's disk failed; its log says more")
+        }
+        TrainError::File { reason, .. } => {
+            tracing::error!(%error, "an operation failed");
+            OperationError::server(format!("a file of the checkpoint cannot be used: {reason}"))
+        }
         _ => OperationError::server(error.to_string()),
     }
 }

@@ -70,7 +70,12 @@ impl LocalBackend {
                 return Ok(None);
             }
             let tokens = sample.request.prompt.tokens();
-            self.learner.read(sample.weights.clone(), tokens, cancel.clone()).await.map(Some)
+            let first =
+                sample.request.prompt_logprobs_last_n.map_or(0, |last| tokens.len().saturating_sub(last as usize));
+            let mut found = self.learner.read(sample.weights.clone(), tokens, cancel.clone()).await?;
+            // Only of the last ones.
+            found.iter_mut().take(first).for_each(|logprob| *logprob = None);
+            Ok(Some(found))
         };
         let generations = async {
             let mut again = false;

@@ -164,6 +164,11 @@ impl Example {
         }
         let targets = &datum.loss_inputs["target_tokens"];
         let width = targets.shape.get(1).copied().unwrap_or(0);
+        if width > vocab as usize {
+            let reason =
+                format!("expected at most {vocab} targets of a token, as many as there are tokens, got {width}");
+            return Err(wrong("loss_fn_inputs.target_tokens", reason));
+        }
         if width > 0 && loss != Loss::CrossEntropy {
             let expected = "expected one dimension: only `cross_entropy` takes several targets of a token, got two";
             return Err(wrong("loss_fn_inputs.target_tokens", expected.to_owned()));
@@ -208,9 +213,14 @@ impl Example {
         Ok(Self { tokens, asked, width, places, columns })
     }
 
+    /// How many numbers the client gets.
+    pub(crate) fn places(&self) -> usize {
+        self.tokens.len() * self.width.max(1)
+    }
+
     /// Log-probabilities as the client gets them: one for each place of `target_tokens`, 0 where a sparse one names none.
     pub(crate) fn output(&self, logprobs: &[f32]) -> Vec<f32> {
-        let mut all = vec![0.0; self.tokens.len() * self.width.max(1)];
+        let mut all = vec![0.0; self.places()];
         for (place, logprob) in self.places.iter().zip(logprobs) {
             all[*place] = *logprob;
         }

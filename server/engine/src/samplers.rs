@@ -63,7 +63,10 @@ impl Samplers {
             engine.load_adapter(&known, &weights)
         });
         let read = read.await.map_err(|error| OperationError::server(format!("a checkpoint was not read: {error}")))?;
-        read.map_err(|error| OperationError::server(format!("`{path}`: {error}")))?;
+        read.map_err(|error| {
+            tracing::error!(%error, %path, "a checkpoint cannot be sampled from");
+            OperationError::server(format!("`{path}` cannot be sampled from; the server's log says more"))
+        })?;
         loaded.used.insert(name.clone(), now);
         Ok(name)
     }

@@ -397,3 +397,60 @@ async fn adapters_of_many_ranks_sample_side_by_side() {
         assert_eq!(a[0].tokens, b.unwrap().sequences[0].tokens);
     }
 }
+
+#[tokio::test]
+async fn numbers_that_are_too_large_fail_where_they_come_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = backend(folder.path());
+    let mut client = Client::create(&backend, 0, json!({"rank": 4, "seed": 1})).await;
+    let mut alone = Client::create(&backend, 1, json!({"rank": 4, "seed": 1})).await;
+    let good = || vec![datum(&tokens(1, 6), &[])];
+    client.train(good()).await;
+    alone.train(good()).await;
+    // A loss that is finite, and gradients whose norm is not.
+    let large = datum(&tokens(1, 6), &[("weights", vec![1e30; 5])]);
+    user(&client.pass(vec![large], "cross_entropy", &[], false).await.unwrap_err(), "its numbers are too large");
+    assert_eq!(client.step(json!({})).await.unwrap(), alone.step(json!({})).await.unwrap());
+    // A step that ruins the weights: they are not to be kept as if they were some.
+    client.train(good()).await;
+    client.step(json!({"learning_rate": 1e38})).await.unwrap();
+    for kind in [Kind::SaveWeights, Kind::SaveWeightsForSampler, Kind::SaveWeightsExternal] {
+        user(&client.save(kind, "ruins").await.unwrap_err(), "expected weights up to 65504");
+    }
+}
+
+#[tokio::test]
+async fn a_few_bytes_do_not_ask_for_gigabytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = backend(folder.path());
+    let mut client = Client::create(&backend, 0, json!({"rank": 4, "seed": 1})).await;
+    let sparse = |width: usize, numbers: Numbers| Tensor {
+        numbers,
+        shape: vec![3, width],
+        sparsity: Some(Sparsity { rows: vec![0, 1, 1, 1], columns: vec![0] }),
+    };
+    let wide = |width: usize| {
+        let mut datum = datum(&tokens(1, 4), &[]);
+        datum.loss_inputs.insert("target_tokens".to_owned(), sparse(width, Numbers::I64(vec![40])));
+        datum.loss_inputs.insert("weights".to_owned(), sparse(width, Numbers::F32(vec![1.0])));
+        datum
+    };
+    let error = client.pass(vec![wide(1 << 29)], "cross_entropy", &[], false).await.unwrap_err();
+    user(&error, "`data[0].loss_fn_inputs.target_tokens`: expected at most 320 targets of a token");
+    let many: Vec<_> = (0..1200).map(|_| wide(300)).collect();
+    let error = client.pass(many, "cross_entropy", &[], true).await.unwrap_err();
+    user(&error, "expected at most 1048576 targets in a request");
+    assert_eq!(client.pass(vec![wide(300)], "cross_entropy", &[], false).await.unwrap().logprobs[0].values.len(), 900);
+}
+
+#[tokio::test]
+async fn log_probabilities_of_the_prompt_can_be_those_of_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = backend(folder.path());
+    let prompt = tokens(7, 6);
+    let all = json!({"prompt_logprobs": true});
+    let last = json!({"prompt_logprobs": true, "prompt_logprobs_last_n": 2});
+    let all = sample(&backend, None, &prompt, all).await.unwrap().prompt_logprobs.unwrap();
+    let last = sample(&backend, None, &prompt, last).await.unwrap().prompt_logprobs.unwrap();
+    assert_eq!((last.len(), &last[..4], &last[4..]), (6, &[None; 4][..], &all[4..]));
+}

@@ -1,7 +1,7 @@
 //! Links to files of checkpoints, for programs that have no key: whoever has the link may read the file until it ends.
 //!
-//! A link names a path, a file of it (or all of them), and when it ends; an HMAC-SHA256 over the three with a secret of this
-//! server's, which lies beside the database and is readable by its owner only.
+//! A link names a path, when what lies there was saved, a file of it (or all of them), and when it ends; an HMAC-SHA256 over
+//! the four with a secret of this server's, which lies beside the database and is readable by its owner only.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -32,6 +32,22 @@ pub(crate) enum Target<'a> {
     File(&'a str),
     /// All files, as a tar.
     Archive,
+}
+
+/// When a link ends, and when the checkpoint was saved that it leads to: what is saved later under the same path is another.
+/// Milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) ends: i64,
+    pub(crate) saved: i64,
+}
+
+impl Times {
+    /// Reads what stands in a link.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let (ends, saved) = text.split_once('-')?;
+        Some(Self { ends: ends.parse().ok()?, saved: saved.parse().ok()? })
+    }
 }
 
 /// Makes links, and knows its own.
@@ -70,31 +86,34 @@ impl Links {
         Ok(Self { key: Arc::new(bytes.try_into().map_err(wrong)?) })
     }
 
-    fn mac(&self, path: &TinkerPath, target: Target<'_>, ends: i64) -> Hmac<Sha256> {
+    fn mac(&self, path: &TinkerPath, target: Target<'_>, times: Times) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&*self.key).unwrap_or_else(|_| unreachable!("any length will do"));
         let (kind, file) = match target {
             Target::File(file) => ("file", file),
             Target::Archive => ("archive", ""),
         };
         // No path holds a zero byte, and the file comes last.
-        mac.update(format!("{kind}\0{ends}\0{path}\0{file}").as_bytes());
+        let Times { ends, saved } = times;
+        mac.update(format!("{kind}\0{ends}\0{saved}\0{path}\0{file}").as_bytes());
         mac
     }
 
-    /// The path of a link under `/api/v1/`, which ends at a time (milliseconds since 1970).
-    pub(crate) fn link(&self, path: &TinkerPath, target: Target<'_>, ends: i64) -> String {
-        let signature = hex(&self.mac(path, target, ends).finalize().into_bytes());
+    /// The path of a link under `/api/v1/`.
+    pub(crate) fn link(&self, path: &TinkerPath, target: Target<'_>, times: Times) -> String {
+        let signature = hex(&self.mac(path, target, times).finalize().into_bytes());
         let (word, file) = match target {
             Target::File(file) => ("files", format!("/{}", utf8_percent_encode(file, PLAIN))),
             Target::Archive => ("archives", String::new()),
         };
         let TinkerPath { model, kind, name } = path;
-        format!("{word}/{ends}/{signature}/{model}/{}/{}{file}", kind.segment(), name.as_str())
+        let Times { ends, saved } = times;
+        format!("{word}/{ends}-{saved}/{signature}/{model}/{}/{}{file}", kind.segment(), name.as_str())
     }
 
     /// Whether a link is one of this server's, and has not ended. How long it takes says nothing of the signature.
-    pub(crate) fn knows(&self, path: &TinkerPath, target: Target<'_>, ends: i64, signature: &str, at: i64) -> bool {
-        unhex(signature).is_some_and(|bytes| self.mac(path, target, ends).verify_slice(&bytes).is_ok()) && ends > at
+    pub(crate) fn knows(&self, path: &TinkerPath, target: Target<'_>, times: Times, signature: &str, at: i64) -> bool {
+        unhex(signature).is_some_and(|bytes| self.mac(path, target, times).verify_slice(&bytes).is_ok())
+            && times.ends > at
     }
 }
 

@@ -18,7 +18,7 @@ use tokio_util::io::ReaderStream;
 use super::checkpoints::no_checkpoint;
 use super::{Server, Shared, apart, iso};
 use crate::error::ApiError;
-use crate::links::{Held, Target, files};
+use crate::links::{Held, Target, Times, files};
 use crate::path::{CheckpointKind, TinkerPath};
 use crate::store::now;
 
@@ -56,10 +56,12 @@ impl Server {
         let wrong = || refused("the link is not one of this server's, or it has ended: ask for a new one");
         let path = format!("tinker://{}/{}/{}", link.model, link.kind, link.name);
         let path: TinkerPath = path.parse().map_err(|_| wrong())?;
-        if !self.store.links().knows(&path, target, link.ends, &link.signature, now()) {
+        let times = Times::read(&link.times).ok_or_else(wrong)?;
+        if !self.store.links().knows(&path, target, times, &link.signature, now()) {
             return Err(wrong());
         }
-        let found = self.store.checkpoint(&path).await?.filter(|found| found.is_there(now()));
+        let found = self.store.checkpoint(&path).await?;
+        let found = found.filter(|found| found.is_there(now()) && found.created_at == times.saved);
         found.map(|found| found.path).ok_or_else(|| no_checkpoint("checkpoint_id", &path))
     }
 }
@@ -67,7 +69,7 @@ impl Server {
 /// What a link says.
 #[derive(Clone, Debug)]
 struct Link {
-    ends: i64,
+    times: String,
     signature: String,
     model: String,
     kind: String,
@@ -87,11 +89,11 @@ pub(super) async fn urls(
             path.kind.segment()
         )));
     }
-    server.store.readable(owner, path).await?.ok_or_else(|| no_checkpoint("checkpoint_id", path))?;
+    let found = server.store.readable(owner, path).await?.ok_or_else(|| no_checkpoint("checkpoint_id", path))?;
     let (base, ends) = (base(headers)?, server.links_end());
-    let links = server.store.links();
+    let (links, times) = (server.store.links(), Times { ends, saved: found.created_at });
     let link = |held: Held| {
-        let url = format!("{base}{}", links.link(path, Target::File(&held.name), ends));
+        let url = format!("{base}{}", links.link(path, Target::File(&held.name), times));
         (held.name, Value::String(url))
     };
     let urls: Map<String, Value> = server.files(path).await?.into_iter().map(link).collect();
@@ -105,10 +107,11 @@ pub(super) async fn archive(
     path: &TinkerPath,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
-    server.store.readable(owner, path).await?.ok_or_else(|| no_checkpoint("checkpoint_id", path))?;
+    let found = server.store.readable(owner, path).await?.ok_or_else(|| no_checkpoint("checkpoint_id", path))?;
     server.files(path).await?;
     let ends = server.links_end();
-    let url = format!("{}{}", base(headers)?, server.store.links().link(path, Target::Archive, ends));
+    let times = Times { ends, saved: found.created_at };
+    let url = format!("{}{}", base(headers)?, server.store.links().link(path, Target::Archive, times));
     let place = HeaderValue::try_from(url).map_err(|error| ApiError::internal(format!("a link: {error}")))?;
     // The SDK reads the link's end of this header.
     let moment = chrono::DateTime::from_timestamp_millis(ends).unwrap_or_default();
@@ -120,9 +123,9 @@ pub(super) async fn archive(
 /// `GET /files/...`: one file.
 pub(super) async fn file(
     State(server): Shared,
-    Path((ends, signature, model, kind, name, file)): Path<(i64, String, String, String, String, String)>,
+    Path((times, signature, model, kind, name, file)): Path<(String, String, String, String, String, String)>,
 ) -> Result<Response, ApiError> {
-    let path = server.linked(&Link { ends, signature, model, kind, name }, Target::File(&file)).await?;
+    let path = server.linked(&Link { times, signature, model, kind, name }, Target::File(&file)).await?;
     let gone = || ApiError::not_found(format!("`{path}` holds no file `{file}`"));
     // Only what is listed: no name leads anywhere else.
     let held = server.files(&path).await?.into_iter().find(|held| held.name == file).ok_or_else(gone)?;
@@ -137,9 +140,9 @@ pub(super) async fn file(
 /// `GET /archives/...`: all files as a tar.
 pub(super) async fn tar(
     State(server): Shared,
-    Path((ends, signature, model, kind, name)): Path<(i64, String, String, String, String)>,
+    Path((times, signature, model, kind, name)): Path<(String, String, String, String, String)>,
 ) -> Result<Response, ApiError> {
-    let path = server.linked(&Link { ends, signature, model, kind, name }, Target::Archive).await?;
+    let path = server.linked(&Link { times, signature, model, kind, name }, Target::Archive).await?;
     let files = server.files(&path).await?;
     let busy = |_| ApiError::full("too many archives are being read; send this again");
     let permit = Arc::clone(&server.archives).try_acquire_owned().map_err(busy)?;

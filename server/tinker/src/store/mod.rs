@@ -106,7 +106,12 @@ impl Store {
     pub async fn open(folder: &Path, inline: usize) -> Result<Self, StoreError> {
         let failed =
             |path: &Path, error: io::Error| StoreError::File { path: path.to_owned(), reason: error.to_string() };
-        std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+        // Prompts, results and weights are nobody else's business on this machine.
+        let mut made = std::fs::DirBuilder::new();
+        made.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut made, 0o700);
+        made.create(folder).map_err(|error| failed(folder, error))?;
         let lock_path = folder.join("lock");
         let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.map_err(|error| failed(&lock_path, error))?;

@@ -11,6 +11,7 @@ use super::{Laid, Store, StoreError, now, order};
 use crate::backend::{Category, OperationError};
 use crate::ids::{ModelId, SamplerId, SessionId, request_id};
 use crate::operation::{Kind, Payload, Reply, ReplyKind};
+use crate::path::TinkerPath;
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -425,11 +426,22 @@ impl Store {
             }
             Err(error) => failure = Some(error),
         }
-        let keeps = claimed.keeps && failure.is_none();
+        let keeps = claimed.keeps;
         let unfinished = std::sync::Arc::clone(&self.unfinished);
         self.write(move |connection| {
             Box::pin(async move {
                 let at = now();
+                if let Some((sampler, path)) = &sampler
+                    && is_anothers(connection, sampler, path).await?
+                {
+                    failure = Some(OperationError::user(format!(
+                        "`sampling_session_seq_id`: {} of this session samples from something else already",
+                        sampler.number
+                    )));
+                    (reply_kind, laid, bytes, saved) = (None, Laid::default(), None, None);
+                }
+                let sampler = if failure.is_some() { None } else { sampler };
+                let keeps = keeps && failure.is_none();
                 let state = if failure.is_some() { State::Failed } else { State::Done };
                 let ended = sqlx::query(
                     "UPDATE requests SET state = $2, reply_kind = $3, reply = $4, reply_file = $5, reply_bytes = $6, error = $7, \
@@ -603,6 +615,19 @@ impl Store {
             })
             .collect()
     }
+}
+
+/// Whether a sampler's number was given before, to other weights.
+async fn is_anothers(
+    connection: &mut SqliteConnection,
+    sampler: &SamplerId,
+    path: &TinkerPath,
+) -> Result<bool, StoreError> {
+    let known: Option<Option<String>> = sqlx::query_scalar("SELECT model_path FROM samplers WHERE sampler_id = $1")
+        .bind(sampler.to_string())
+        .fetch_optional(connection)
+        .await?;
+    Ok(known.is_some_and(|known| known != Some(path.to_string())))
 }
 
 /// Why a model can do nothing.

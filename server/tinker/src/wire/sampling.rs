@@ -43,7 +43,7 @@ pub struct Sample {
     /// Log-probabilities of these tokens in the prompt are wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_prompt_logprobs: Option<Value>,
-    /// Only for the prompt's last tokens.
+    /// Only for so many of the prompt's last tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_logprobs_last_n: Option<u32>,
 }
@@ -201,6 +201,13 @@ impl Checked for Sample {
         }
         let empty = self.prompt.tokens().is_empty();
         within("prompt.chunks", "at least one token", !empty, "none")?;
+        if let Some(last) = self.prompt_logprobs_last_n {
+            let wanted = self.prompt_logprobs == Some(true);
+            within("prompt_logprobs_last_n", "nothing, as `prompt_logprobs` is not true", wanted, last)?;
+            let most = self.prompt.tokens().len();
+            let sound = (1..=most).contains(&(last as usize));
+            within("prompt_logprobs_last_n", &format!("1 to {most}, the prompt's tokens"), sound, last)?;
+        }
         self.sampling_params.check()
     }
 }

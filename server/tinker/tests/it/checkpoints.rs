@@ -441,12 +441,15 @@ async fn external_weights_are_downloaded_through_links_that_need_no_key() {
     // A link is to one file, until one moment, of one server.
     let link = &urls["adapter_config.json"];
     let parts: Vec<&str> = link.split('/').collect();
-    let (ends, signature) = (parts[6], parts[7]);
+    let (times, signature) = (parts[6], parts[7]);
+    let (ends, saved) = times.split_once('-').unwrap();
     let mut forged = vec![
         link.replace("adapter_config.json", "weights/adapter_model.safetensors"),
         link.replace("adapter_config.json", "..%2f..%2f..%2f..%2ftinker.db"),
         link.replace("adapter_config.json", "leads-out"),
         link.replace(ends, &(ends.parse::<i64>().unwrap() + 1).to_string()),
+        link.replace(saved, &(saved.parse::<i64>().unwrap() + 1).to_string()),
+        link.replace(times, "x"),
         link.replace("external_weights", "weights"),
         link.replace(signature, &"0".repeat(64)),
         link.replace(signature, "x"),
@@ -481,6 +484,46 @@ async fn a_link_ends() {
     eventually(async || status().await == 403).await;
     let ends = chrono::DateTime::parse_from_rfc3339(&text(&answer["expires"])).unwrap().timestamp_millis();
     assert!(ends <= now(), "it ended early");
+}
+
+#[tokio::test]
+async fn a_link_leads_to_what_was_saved_when_it_was_made_and_to_nothing_later() {
+    let server = Running::start(ServerOptions::default()).await;
+    let model = model(&server).await;
+    let path = text(&server.done("save_weights", &save(&model, 1, "x")).await["path"]);
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let asked = client.get(server.url(&format!("{}/archive", at(&path)))).send().await.unwrap();
+    let link = asked.headers()["location"].to_str().unwrap().to_owned();
+    let status = async || client.get(&link).send().await.unwrap().status().as_u16();
+    assert_eq!(status().await, 200);
+    server.done("save_weights", &with(save(&model, 2, "x"), "overwrite", json!(true))).await;
+    assert_eq!(status().await, 404);
+}
+
+#[tokio::test]
+async fn a_samplers_number_belongs_to_one_save() {
+    let server = Running::start(ServerOptions::default()).await;
+    let session = server.session().await;
+    let (first, made) = server.model(&session, 0).await;
+    let (second, also) = server.model(&session, 1).await;
+    for made in [made, also] {
+        assert_eq!(server.result(&made).await.0, 200);
+    }
+    let sampler = text(&server.done("save_weights_for_sampler", &nameless(&first, 1)).await["sampling_session_id"]);
+    failed(
+        &server.done("save_weights_for_sampler", &nameless(&second, 1)).await,
+        &["`sampling_session_seq_id`", "1 of"],
+    );
+    // Nor to a sampler of the base.
+    let base = json!({"session_id": session, "sampling_session_seq_id": 2, "base_model": MODEL});
+    server.ok("create_sampling_session", &base).await;
+    failed(
+        &server.done("save_weights_for_sampler", &nameless(&second, 2)).await,
+        &["`sampling_session_seq_id`", "2 of"],
+    );
+    // The first is what it was.
+    let (_, found) = server.get(&format!("samplers/{sampler}")).await;
+    assert!(text(&found["model_path"]).contains(&first), "{found}");
 }
 
 #[tokio::test]
