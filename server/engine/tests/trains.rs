@@ -66,6 +66,9 @@ async fn the_sampler_and_the_trainer_agree_on_log_probabilities() {
     }
 }
 
+/// A loss, its numbers, and what it must sum to.
+type Case<'a> = (&'a str, &'a [(&'a str, f64)], f64);
+
 /// Every loss against its formula, written out number by number.
 #[tokio::test]
 async fn losses_are_the_sums_that_their_formulas_say() {
@@ -108,7 +111,6 @@ async fn losses_are_the_sums_that_their_formulas_say() {
         -terms.iter().map(|t| term(t.0, t.1, t.2, t.3)).sum::<f64>()
     };
     let clamp = |x: f64, low: f64, high: f64| x.max(low).min(high);
-    type Case<'a> = (&'a str, &'a [(&'a str, f64)], f64);
     let cases: [Case<'_>; 5] = [
         ("importance_sampling", &[], sum(&|l, q, a, _| (l - q).exp() * a)),
         ("ppo", &[], sum(&|l, q, a, _| ((l - q).exp() * a).min(clamp((l - q).exp(), 0.8, 1.2) * a))),
